@@ -136,6 +136,105 @@ void Bench::add_to(Flags flags) {
   flags.on("--json", json, "print one JSON object; null: not measured");
 }
 
+struct AgentBench : EngineOptions {
+  AgentSizes sizes;
+  int concurrency = 16;
+  AgentServer server;
+  bool json = false;
+  void add_to(Flags flags);
+  int run();
+};
+
+double ratio(double amount, double by) { return by > 0 ? amount / by : std::nan(""); }
+
+// Of the turns of a number, or of all. NaN: there are none, or the server does not tell.
+OrderedJson agent_figures(const std::vector<AgentTurn>& turns, std::optional<int> number = {}) {
+  double prompt = 0, output = 0, reusable = 0, cached = std::nan(""), again = 0;
+  std::vector<double> first_token_ms;
+  for (const AgentTurn& turn : turns) {
+    if (!turn.error.empty() || turn.number != number.value_or(turn.number)) continue;
+    prompt += turn.prompt_tokens;
+    output += turn.output_tokens;
+    reusable += turn.reusable_tokens;
+    if (turn.cached_tokens) cached = std::fmax(cached, 0) + *turn.cached_tokens;
+    again += std::max(0, turn.reusable_tokens - turn.cached_tokens.value_or(0));  // a 0 may be left out
+    first_token_ms.push_back(turn.first_token_ms);
+  }
+  return {{"completed", first_token_ms.size()},
+          {"prompt_tokens", std::llround(prompt)},
+          {"output_tokens", std::llround(output)},
+          {"total_tokens", std::llround(prompt + output)},
+          {"reusable_tokens", std::llround(reusable)},
+          {"prompt_tokens_mean", ratio(prompt, static_cast<double>(first_token_ms.size()))},
+          {"ttft_ms", {{"p50", percentile(first_token_ms, 0.5)}, {"p95", percentile(first_token_ms, 0.95)}}},
+          {"cached_share", ratio(cached, prompt)},
+          {"computed_again_share", std::isnan(cached) ? cached : again / std::fmax(reusable, 1)}};
+}
+
+std::string share(double value) { return std::isnan(value) ? "not told" : figure(100 * value, 2) + " %"; }
+
+void print_agent_table(OrderedJson& report) {
+  print_text(stdout, "turn     prompt  first token ms: p50       p95     cached\n");
+  int number = 0;
+  for (OrderedJson& turn : report["turns"]) {
+    if (++number; turn["completed"] == 0) continue;
+    OrderedJson& ttft = turn["ttft_ms"];
+    print_text(stdout, "{:>4} {:>10} {:>20} {:>9} {:>10}\n", number, figure(turn["prompt_tokens_mean"], 0),
+               figure(ttft["p50"], 1), figure(ttft["p95"], 1), share(turn["cached_share"]));
+  }
+  print_figure("done", report["completed"].dump(), "turns      in " + figure(report["duration_s"], 2) + " s");
+  for (const std::string what : {"prompt", "output", "total"})
+    print_figure(what, figure(report[what + "_tokens_per_s"], 1), "tokens/s");
+  print_figure("again", share(report["computed_again_share"]),
+               "of " + report["reusable_tokens"].dump() + " tokens of prompts that could have been reused");
+}
+
+int AgentBench::run() {
+  refuse_several_processes("bench");
+  const AgentWorkload workload = make_agent_workload(sizes);
+  const auto runner = server.url.empty() ? engine_turns(config, open(), workload, server.temperature)
+                                         : open_agent_server(server);
+  const InterruptFlag flag;
+  const auto interrupted = [] { return InterruptFlag::raised().load(); };
+  AgentSizes few{std::min(sizes.system_tokens, 64), 1, {1, 1}, {1, 1}, 8, sizes.vocab_size, ~sizes.seed};
+  for (const AgentTurn& turn : run_agents(*runner, make_agent_workload(few), concurrency, interrupted))
+    if (!turn.error.empty()) fail("the first request failed: {}", turn.error);
+  const auto turns = run_agents(*runner, workload, concurrency, interrupted, progress_bar("turns"));
+  OrderedJson report = agent_figures(turns);
+  const double seconds = turns.empty() ? 0 : turns.back().end_s;
+  report["failed"] = turns.size() - report["completed"].get<std::size_t>();
+  report["duration_s"] = seconds;
+  for (const std::string what : {"prompt", "output", "total"})
+    report[what + "_tokens_per_s"] = ratio(report[what + "_tokens"], seconds);
+  for (int i = 0; i < sizes.turns; ++i) report["turns"].push_back(agent_figures(turns, i));
+  json ? print_json_line(report) : print_agent_table(report);
+  for (const AgentTurn& turn : turns)
+    if (!turn.error.empty())
+      print_text(stderr, "quire: turn {} of a conversation: {}\n", turn.number + 1, turn.error);
+  return interrupted() ? kInterrupted : report["completed"] == 0 ? kFailed : 0;
+}
+
+void AgentBench::add_to(Flags flags) {
+  const CLI::Range length(1, 1 << 20), count(1, 1000);
+  EngineOptions::add_to(flags);
+  add_shape_to(flags);
+  flags.shown("--system-len", sizes.system_tokens, "tokens that all conversations begin with", length);
+  flags.shown("--turns", sizes.turns, "of a conversation", count);
+  flags.value("--input-len", sizes.input, "least and most that a turn adds (default: 200 2000)", length);
+  flags.value("--output-len", sizes.output, "least and most of its output (default: 100 400)", length);
+  flags.shown("--conversations", sizes.conversations, "in all", count);
+  flags.shown("--concurrency", concurrency, "conversations at once", count);
+  flags.shown("--seed", sizes.seed, "of lengths and tokens");
+  flags.shown("--temperature", server.temperature, "0: always the most likely token");
+  flags.value("--url,--base-url", server.url, "of a server to load instead, such as http://127.0.0.1:8000")
+      ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
+  flags.value("--model", server.model, "its name there (default: the first that /v1/models lists)");
+  flags.value("--api-key", server.api_key, "sent there as a bearer token")->envname("OPENAI_API_KEY");
+  flags.shown("--extra-body", server.extra_body, "fields of every request there, a JSON object");
+  flags.shown("--vocab-size", sizes.vocab_size, "prompts' token ids are below", CLI::Range(257, 1 << 24));
+  flags.on("--json", json, "print one JSON object; null: not measured, or not told");
+}
+
 void add_throughput(CLI::App& bench, Command& chosen) {
   auto [flags, throughput] =
       add_command<ThroughputBench>(bench, chosen, "throughput", "Many requests at once");
@@ -166,6 +265,8 @@ void add_bench(CLI::App& app, Command& chosen) {
   command->require_subcommand(1);
   add_throughput(*command, chosen);
   add_latency(*command, chosen);
+  auto [flags, agent] = add_command<AgentBench>(*command, chosen, "agent", "Conversations of many turns");
+  agent.add_to(flags);
   add_bench_serve(*command, chosen);
 }
 

@@ -6,6 +6,7 @@
 namespace quire {
 namespace {
 
+using Pointer = Json::json_pointer;
 constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
 constexpr std::size_t kMaxEventBytes = std::size_t{16} << 20;
 constexpr int kOk = 200;
@@ -55,7 +56,7 @@ void AnswerReader::read(int status, std::string_view bytes, double now) {
   }
   try {
     events_.read(bytes, [&](std::string_view data) { take_event(data, now); });
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {  // Json's own, too
     timeline_.error = e.what();
   }
 }
@@ -70,10 +71,21 @@ void AnswerReader::take_event(std::string_view data, double now) {
   if (chunk.contains("error")) fail("in the stream: {}", error_text(data));
   const auto choices = chunk.find("choices");
   if (choices != chunk.end() && choices->is_array() && !choices->empty()) timeline_.chunks.push_back(now);
+  // As Quire and vLLM tell them where return_token_ids asks for it, or llama.cpp with log-probabilities.
+  static const Pointer kTokens[] = {Pointer("/choices/0/token_ids"), Pointer("/choices/0/logprobs/content")};
+  for (const Pointer& place : kTokens)
+    for (const Json& token : chunk.value(place, Json()))
+      if (const Json id = token.is_object() ? token.value("id", Json()) : token; id.is_number_integer())
+        timeline_.token_ids.push_back(id.get<TokenId>());
   take_usage(chunk);
 }
 
 void AnswerReader::take_usage(const Json& answer) {
+  static const Pointer kCached[] = {Pointer("/usage/prompt_tokens_details/cached_tokens"),
+                                    Pointer("/timings/cache_n")};  // llama.cpp's
+  for (const Pointer& place : kCached)
+    if (const Json tokens = answer.value(place, Json()); tokens.is_number_unsigned())
+      timeline_.cached_tokens = tokens.get<int>();
   const auto usage = answer.find("usage");
   if (usage == answer.end() || !usage->is_object()) return;
   const auto take = [&](const char* key, int& tokens) {
@@ -111,7 +123,7 @@ void AnswerReader::end(const HttpOutcome& outcome, double now) {
   } else if (timeline_.error.empty()) {
     try {
       take_answer(now);
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       timeline_.error = e.what();
     }
   }

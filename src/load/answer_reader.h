@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json_fwd.h"
 #include "http/http_client.h"
+#include "tokenizer/token_id.h"
 
 namespace quire {
 
@@ -37,6 +39,8 @@ struct RequestTimeline {
   int prompt_tokens = 0;       // as planned, until the server says
   int output_tokens = 0;       // where the server does not say, the chunks
   bool has_usage = false;
+  std::optional<int> cached_tokens;  // of the prompt, where the server says
+  std::vector<TokenId> token_ids;    // of a stream's first choice, where the server says
   std::string error;
 };
 

@@ -23,6 +23,25 @@ std::vector<std::string> headers_of(const std::string& api_key) {
   return headers;
 }
 
+// Reads the answer into the timeline, in seconds since `start`. The timeline is there until on_done.
+void send_request(HttpClient& client, const LoadTarget& target, std::string body, RequestTimeline& timeline,
+                  Clock::time_point start, std::function<void()> on_done) {
+  const auto now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const auto reader = std::make_shared<AnswerReader>(timeline, target.form.stream);
+  HttpCall call{.url = target.url, .headers = headers_of(target.api_key), .body = std::move(body)};
+  call.on_bytes = [reader, now](int status, std::string_view bytes) {
+    reader->read(status, bytes, now());
+    return true;
+  };
+  call.on_done = [reader, now, done = std::move(on_done)](const HttpOutcome& outcome) {
+    reader->end(outcome, now());
+    done();
+  };
+  timeline.state = RequestTimeline::State::kUnderWay;
+  timeline.sent = now();
+  client.start(std::move(call));
+}
+
 class Load {
  public:
   Load(HttpClient& client, const LoadTarget& target, const LoadOptions& options,
@@ -30,7 +49,6 @@ class Load {
       : client_(client),
         target_(target),
         options_(options),
-        headers_(headers_of(target.api_key)),
         arrivals_(arrival_times(requests.size(), options.requests_per_s, options.seed)),
         timelines_(requests.size()) {
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -65,27 +83,15 @@ class Load {
 
   void send() {
     const std::size_t index = num_sent_++;
-    RequestTimeline& timeline = timelines_[index];
-    const auto reader = std::make_shared<AnswerReader>(timeline, target_.form.stream);
-    HttpCall call{.url = target_.url, .headers = headers_, .body = std::move(bodies_[index])};
-    call.on_bytes = [this, reader](int status, std::string_view bytes) {
-      reader->read(status, bytes, now());
-      return true;
-    };
-    call.on_done = [this, reader](const HttpOutcome& outcome) {
-      reader->end(outcome, now());
+    send_request(client_, target_, std::move(bodies_[index]), timelines_[index], start_, [this] {
       ++num_ended_;
       if (options_.on_progress) options_.on_progress(num_ended_, timelines_.size());
-    };
-    timeline.state = RequestTimeline::State::kUnderWay;
-    timeline.sent = now();
-    client_.start(std::move(call));
+    });
   }
 
   HttpClient& client_;
   const LoadTarget& target_;
   const LoadOptions& options_;
-  const std::vector<std::string> headers_;
   const std::vector<double> arrivals_;
   std::vector<std::string> bodies_;
   std::vector<RequestTimeline> timelines_;
@@ -95,6 +101,35 @@ class Load {
 };
 
 constexpr double kMsPerSecond = 1e3;
+
+class ServerTurns final : public TurnRunner {
+ public:
+  explicit ServerTurns(LoadTarget target) : target_(std::move(target)) {}
+
+  void start(AgentTurn turn) override {
+    const auto t = std::make_shared<RequestTimeline>();
+    const auto take = [this, turn, t]() mutable {
+      turn.output_tokens = t->output_tokens;
+      if (t->token_ids.size() == static_cast<std::size_t>(t->output_tokens)) turn.output = t->token_ids;
+      turn.cached_tokens = t->cached_tokens;
+      if (!t->chunks.empty()) turn.first_token_ms = kMsPerSecond * (t->chunks.front() - t->sent);
+      turn.error = t->error;
+      ended_.push_back(std::move(turn));
+    };
+    send_request(client_, target_, request_body({{0, turn.output_tokens}, "", turn.prompt}, target_.form), *t,
+                 Clock::now(), take);
+  }
+
+  std::vector<AgentTurn> wait() override {
+    client_.poll(kLongestWait);
+    return std::exchange(ended_, {});
+  }
+
+ private:
+  const LoadTarget target_;
+  std::vector<AgentTurn> ended_;
+  HttpClient client_;
+};
 
 double rate(std::int64_t amount, double seconds) {
   return amount > 0 && seconds > 0 ? static_cast<double>(amount) / seconds
@@ -132,6 +167,10 @@ std::size_t peak_concurrency(const LoadResult& result) {
 LoadResult run_load(HttpClient& client, const LoadTarget& target, const std::vector<LoadRequest>& requests,
                     const LoadOptions& options) {
   return Load(client, target, options, requests).run();
+}
+
+std::unique_ptr<TurnRunner> server_turns(LoadTarget target) {
+  return std::make_unique<ServerTurns>(std::move(target));
 }
 
 LoadFigures load_figures(const LoadResult& result) {

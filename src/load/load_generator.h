@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "inspect/agent_bench.h"
 #include "load/answer_reader.h"
 #include "load/load_plan.h"
 
@@ -36,6 +38,9 @@ struct LoadResult {
 // and notes when the answers come.
 LoadResult run_load(HttpClient& client, const LoadTarget& target, const std::vector<LoadRequest>& requests,
                     const LoadOptions& options);
+
+// Turns as completions with prompts of token ids, streamed.
+std::unique_ptr<TurnRunner> server_turns(LoadTarget target);
 
 // What a load came to. As in vLLM's benchmark, requests that failed or were cancelled count in no figure but
 // their own; a latency that no request had is an empty list.

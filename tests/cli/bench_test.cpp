@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/run_program.h"
@@ -39,6 +40,62 @@ TEST(BenchCommandTest, JsonHasAllFigures) {
   for (const char* latency : {"ttft_ms", "itl_ms"}) {
     EXPECT_LE(object.at(latency).at("p50").get<double>(), object.at(latency).at("p99").get<double>());
   }
+}
+
+const std::string kSmallAgents =
+    "bench agent --system-len 100 --turns 3 --input-len 20 40 --output-len 3 9 --conversations 4 "
+    "--concurrency 2 --cpu-threads 1 ";
+
+TEST(BenchAgentTest, JsonHasEachTurnAndAllOfThem) {
+  const ProgramResult result = run_quire(kSmallAgents + "--json");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  const json object = json::parse(result.out);
+  EXPECT_EQ(object.at("completed"), 12);
+  EXPECT_EQ(object.at("failed"), 0);
+  ASSERT_EQ(object.at("turns").size(), 3U);
+  for (const char* sum : {"prompt_tokens", "output_tokens", "reusable_tokens"}) {
+    int turns = 0;
+    for (const json& turn : object.at("turns")) turns += turn.at(sum).get<int>();
+    EXPECT_EQ(object.at(sum), turns) << sum;
+  }
+  EXPECT_LT(object.at("computed_again_share"), 0.1);
+  EXPECT_GT(object.at("turns").at(2).at("cached_share"), 0.6);
+  const double prompt = object.at("turns").at(2).at("prompt_tokens_mean");
+  EXPECT_TRUE(prompt >= 100 + 3 * 20 + 2 * 3 && prompt <= 100 + 3 * 40 + 2 * 9) << prompt;
+  const json figures = object.flatten();
+  for (const auto& item : figures.items()) EXPECT_TRUE(item.value().is_number()) << item.key();
+  const double seconds = object.at("duration_s");
+  EXPECT_NEAR(object.at("total_tokens_per_s").get<double>(), object.at("total_tokens").get<int>() / seconds,
+              0.1);
+}
+
+TEST(BenchAgentTest, TheTableSaysWhatWasComputedAgain) {
+  const ProgramResult result = run_quire(kSmallAgents + "--no-enable-prefix-caching");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("\n   3 "), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("     0.00 %\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("again      100.00 % of "), std::string::npos) << result.out;
+}
+
+TEST(BenchAgentTest, WrongFlagsAreMistakes) {
+  const auto expect = [](const std::string& flags, const std::string& message) {
+    const ProgramResult result = run_quire("bench agent " + flags);
+    EXPECT_EQ(result.code, 2) << flags;
+    EXPECT_EQ(result.out, "") << flags;
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  expect("--input-len 40 20", "lengths from 40 to 20");
+  expect("--input-len 40", "--input-len");
+  expect("--output-len 0 3", "--output-len");
+  expect("--turns 0", "--turns");
+  expect("--conversations 1001", "--conversations");
+  expect("--vocab-size 256", "--vocab-size");
+  expect("--seed x", "--seed");
+  expect("--max-model-len 100", "max-model-len is 100");
+  expect("--url http://127.0.0.1:9 --shape qwen3-0.6b", "excludes");
+  expect(kSmallAgents.substr(12) + "--vocab-size 100000", "token id");
 }
 
 TEST(PlanCommandTest, JsonAddsUp) {

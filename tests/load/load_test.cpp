@@ -173,6 +173,41 @@ TEST(AnswerReaderTest, TakesTheTimesOfChunksWithChoices) {
   EXPECT_EQ(timeline.output_tokens, 5);
 }
 
+// Of a stream with these choices, one a chunk, and then this.
+RequestTimeline read_stream(const std::vector<std::string>& choices, const std::string& last) {
+  RequestTimeline timeline;
+  AnswerReader reader(timeline, true);
+  for (const std::string& choice : choices) reader.read(200, "data: {\"choices\":[" + choice + "]}\n\n", 1);
+  reader.read(200, "data: " + last + "\n\n" + kDone, 1);
+  reader.end({200, ""}, 2);
+  return timeline;
+}
+
+TEST(AnswerReaderTest, TakesIdsAndCachedTokensAsQuireAndVllmTellThem) {
+  const RequestTimeline timeline = read_stream(
+      {R"({"text":"a","logprobs":null,"token_ids":[7,8]})", R"({"text":"b","token_ids":[9]})"},
+      R"({"choices":[],"usage":{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":4}}})");
+  EXPECT_THAT(timeline.token_ids, ElementsAre(7, 8, 9));
+  EXPECT_EQ(timeline.cached_tokens, 4);
+}
+
+TEST(AnswerReaderTest, TakesIdsAndCachedTokensAsLlamaCppTellsThem) {
+  const RequestTimeline timeline =
+      read_stream({R"({"text":"a","logprobs":{"content":[{"id":7,"token":"a"}]}})", R"({"logprobs":null})"},
+                  R"({"choices":[],"usage":{"prompt_tokens":5},"timings":{"cache_n":3}})");
+  EXPECT_THAT(timeline.token_ids, ElementsAre(7));
+  EXPECT_EQ(timeline.cached_tokens, 3);
+}
+
+TEST(AnswerReaderTest, WhatIsNotToldIsNotTaken) {
+  const RequestTimeline timeline =
+      read_stream({R"({"text":"a","token_ids":null,"logprobs":{"content":[{"token":"a"}]}})"},
+                  R"({"choices":[],"usage":{"prompt_tokens":5,"prompt_tokens_details":null}})");
+  EXPECT_EQ(timeline.state, State::kDone) << timeline.error;
+  EXPECT_TRUE(timeline.token_ids.empty());
+  EXPECT_FALSE(timeline.cached_tokens);
+}
+
 TEST(AnswerReaderTest, WithoutUsageChunksAreTokens) {
   RequestTimeline timeline;
   timeline.prompt_tokens = 10;
@@ -228,6 +263,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadAnswer{true, 200, "data: {\"error\":{\"message\":\"out of\\nluck\"}}\n\n", "", "out of\\nluck"},
         BadAnswer{true, 200, "data: {\n\n", "", "an event of the stream"},
         BadAnswer{true, 200, "data: 3\n\n", "", "expected an object"},
+        BadAnswer{true, 200, "data: {\"choices\":[{\"logprobs\":[]}]}\n\n", "", "content"},
         BadAnswer{true, 401, "{\"error\":{\"message\":\"no key\"}}", "", "HTTP 401: \"no key\""},
         BadAnswer{true, 502, "<html>\n", "", "HTTP 502: \"<html>\\n\""},
         BadAnswer{false, 429, "{\"message\":\"full\"}", "", "HTTP 429: \"full\""},

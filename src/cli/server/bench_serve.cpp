@@ -323,4 +323,13 @@ void add_bench_serve(CLI::App& bench, Command& chosen) {
   state.add_output_options(flags);
 }
 
+std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& server) {
+  allow_open_files();
+  const std::string url = base_url(server.url);
+  const std::string model = server.model.empty() ? first_model(url, server.api_key) : server.model;
+  RequestForm form{.model = model, .ignore_eos = true, .temperature = server.temperature};
+  form.extra_body = server.extra_body;
+  return server_turns({url + "/v1/completions", server.api_key, form});
+}
+
 }  // namespace quire::cli
