@@ -391,6 +391,11 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
               .schema = {{"additionalProperties", false}}};
     if (const OrderedJson* schema = member(&function, "parameters"); schema != nullptr && schema->is_object())
       tool.schema = *schema;
+    const OrderedJson* strict = member(&function, "strict");
+    tool.strict = strict != nullptr && *strict == true;
+    if (const OrderedJson* type = member(&tool.schema, "type"); tool.strict && type != nullptr)
+      if (*type != "object" && std::count(type->begin(), type->end(), "object") == 0)
+        fail("{}/type must be \"object\", which arguments are", tool.pointer);
     tool.schema["type"] = "object";
     // What a schema does not name is not written, unless it speaks of that in some way.
     constexpr const char* kOthers[] = {
@@ -399,8 +404,6 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
       if (tool.schema.emplace("additionalProperties", false).second)
         tool.schema["properties"] = properties_of(tool.schema, tool.pointer).all;
-    const OrderedJson* strict = member(&function, "strict");
-    tool.strict = strict != nullptr && *strict == true;
     drop_keywords(tool.schema, tool.strict);
     if (name.empty() || name == tool.name) all.push_back(std::move(tool));
   }

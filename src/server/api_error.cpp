@@ -1,5 +1,6 @@
 #include "server/api_error.h"
 
+#include <regex>
 #include <string_view>
 #include <utility>
 
@@ -31,6 +32,16 @@ ApiError::ApiError(int http_status, const std::string& message, std::string wron
       param(std::move(wrong_param)),
       code(std::move(error_code)),
       retry_after(http_status == 429 || http_status == 503 ? kRetryAfter : 0) {}
+
+ApiError renamed(const ApiError& error, std::span<const FieldName> names) {
+  std::string message = error.what(), param = error.param;
+  for (const auto& [theirs, ours] : names) {
+    // What stands before a quote is the client's own word.
+    const std::regex word(format_text(R"((?:\b|(?=\W)){}(?![\w"]))", ours));
+    for (std::string* text : {&message, &param}) *text = std::regex_replace(*text, word, theirs);
+  }
+  return {error.status, message, param, error.code};
+}
 
 ApiError to_api_error(const std::exception& caught) {
   if (const auto* error = dynamic_cast<const ApiError*>(&caught)) return *error;

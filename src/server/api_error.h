@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -31,11 +32,18 @@ struct ApiError : Error {
   std::optional<ContextOverrun> overrun;  // of context_length_exceeded, where there is a prompt
 };
 
-// 400 and what is wrong with a field.
+// 400 and what is wrong with a field, which the message begins with.
 template <typename... Args>
-[[noreturn]] void refuse(std::string param, fmt::format_string<Args...> format, Args&&... args) {
-  throw ApiError(400, format_text(format, std::forward<Args>(args)...), std::move(param));
+[[noreturn]] void refuse(const std::string& param, fmt::format_string<Args...> format, Args&&... args) {
+  throw ApiError(400, param + " " + format_text(format, std::forward<Args>(args)...), param);
 }
+
+// What a request calls a field, and what it was translated to, as a regular expression of whole words.
+struct FieldName {
+  const char *theirs, *ours;
+};
+// The error in the request's names.
+ApiError renamed(const ApiError& error, std::span<const FieldName> names);
 
 // What was caught, as the client may see it: an ApiError as it is, a full queue as 429, another Error as 400,
 // and of anything else only that it happened.

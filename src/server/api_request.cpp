@@ -1,6 +1,7 @@
 #include "server/api_request.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <limits>
 
@@ -14,9 +15,8 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxRequestIdBytes = 64;
 constexpr std::size_t kMaxSaltBytes = 256;
 
-void read_stop(const JsonFields& fields, SamplingParams& params) {
-  if (const OrderedJson* stop = fields.find("stop"))
-    params.stop = stop->is_string() ? std::vector{stop->get<std::string>()} : to_texts(*stop, "stop");
+std::vector<std::string> to_stop(const OrderedJson& stop, const std::string& place) {
+  return stop.is_string() ? std::vector{stop.get<std::string>()} : to_texts(stop, place);
 }
 
 void read_logit_bias(const JsonFields& fields, int vocab_size, SamplingParams& params) {
@@ -26,7 +26,7 @@ void read_logit_bias(const JsonFields& fields, int vocab_size, SamplingParams& p
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
-      refuse("logit_bias", "logit_bias has the key {}; it must be a token id from 0 to {}", in_quotes(key),
+      refuse("logit_bias", "has the key {}; it must be a token id from 0 to {}", in_quotes(key),
              vocab_size - 1);
     }
     params.logit_bias[id] = to_float(bias, format_text("logit_bias.{}", id));
@@ -38,7 +38,7 @@ void read_beams(const JsonFields& fields, SamplingParams& params) {
   if (const OrderedJson* early = fields.find("early_stopping")) {
     const bool never = early->is_string() && early->get_ref<const std::string&>() == "never";
     if (!never && !early->is_boolean())
-      refuse("early_stopping", "early_stopping is {}; it must be true, false or \"never\"", shown(*early));
+      refuse("early_stopping", "is {}; it must be true, false or \"never\"", shown(*early));
     params.early_stopping = never                ? EarlyStopping::kNever
                             : early->get<bool>() ? EarlyStopping::kYes
                                                  : EarlyStopping::kNo;
@@ -51,37 +51,33 @@ void read_beams(const JsonFields& fields, SamplingParams& params) {
 
 void read_tokens(const JsonFields& fields, int vocab_size, SamplingParams& params) {
   read_logit_bias(fields, vocab_size, params);
-  if (const OrderedJson* ids = fields.find("stop_token_ids"))
-    params.stop_token_ids = to_token_ids(*ids, "stop_token_ids", vocab_size);
-  if (const OrderedJson* ids = fields.find("allowed_token_ids"))
-    params.allowed_token_ids = to_token_ids(*ids, "allowed_token_ids", vocab_size);
-  if (const OrderedJson* ids = fields.find("logprob_token_ids"))
-    params.logprob_token_ids = to_token_ids(*ids, "logprob_token_ids", vocab_size);
-  if (const OrderedJson* words = fields.find("bad_words")) params.bad_words = to_texts(*words, "bad_words");
+  fields.read("stop_token_ids", params.stop_token_ids, to_token_ids, vocab_size);
+  fields.read("allowed_token_ids", params.allowed_token_ids, to_token_ids, vocab_size);
+  fields.read("logprob_token_ids", params.logprob_token_ids, to_token_ids, vocab_size);
+  fields.read("bad_words", params.bad_words, to_texts);
 }
 
 void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingParams& params) {
-  fields.read("n", params.n, 1, model.max_n);
-  if (const auto best_of = fields.integer("best_of", 1, model.max_n)) params.best_of = *best_of;
+  fields.read("n", params.n, to_integer, 1, model.max_n);
+  fields.read("best_of", params.best_of, to_integer, 1, model.max_n);
   fields.read("temperature", params.temperature);
   fields.read("top_p", params.top_p);
-  fields.read("top_k", params.top_k, -1, kMaxInt);
+  fields.read("top_k", params.top_k, to_integer, -1, kMaxInt);
   fields.read("min_p", params.min_p);
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
-  if (const auto seed = fields.integer("seed", kMin, kMax)) params.seed = static_cast<std::uint64_t>(*seed);
+  fields.read("seed", params.seed, to_integer, kMin, kMax);
   fields.read("presence_penalty", params.presence_penalty);
   fields.read("frequency_penalty", params.frequency_penalty);
   fields.read("repetition_penalty", params.repetition_penalty);
   read_tokens(fields, model.sampling.vocab_size, params);
-  fields.read("min_tokens", params.min_tokens, 0, kMaxInt);
+  fields.read("min_tokens", params.min_tokens, to_integer, 0, kMaxInt);
   fields.read("ignore_eos", params.ignore_eos);
-  read_stop(fields, params);
+  fields.read("stop", params.stop, to_stop);
   fields.read("include_stop_str_in_output", params.include_stop_str_in_output);
   fields.read("skip_special_tokens", params.skip_special_tokens);
   fields.read("spaces_between_special_tokens", params.spaces_between_special_tokens);
-  if (const auto count = fields.integer("prompt_logprobs", -1, model.sampling.max_logprobs))
-    params.prompt_logprobs = *count;
+  fields.read("prompt_logprobs", params.prompt_logprobs, to_integer, -1, model.sampling.max_logprobs);
   read_beams(fields, params);
 }
 
@@ -90,63 +86,42 @@ void read_stream(const JsonFields& fields, const ServedModel& model, ApiRequest&
   request.include_usage = request.continuous_usage = model.answers.include_usage;
   const auto options = fields.object("stream_options");
   if (!options) return;
-  if (!request.stream) refuse("stream_options", "stream_options is only allowed with stream: true");
+  if (!request.stream) refuse("stream_options", "is only allowed with stream: true");
   request.include_usage = options->boolean("include_usage").value_or(false) || request.include_usage;
   const bool continuous = options->boolean("continuous_usage_stats").value_or(false);
   request.continuous_usage = request.continuous_usage || (continuous && request.include_usage);
 }
 
-// What vLLM has and Quire has not.
-void refuse_absent(const JsonFields& fields) {
-  refuse_unsupported(fields, {"logits_processors", "kv_transfer_params", "vllm_xargs", "ec_transfer_params",
-                              "repetition_detection", "stream_interval", "watermarking",
-                              "mm_processor_kwargs", "media_io_kwargs"});
-  refuse_token_details(fields);
-}
-
 }  // namespace
 
 bool is_request_id(std::string_view text) {
-  const auto allowed = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' ||
-           c == '_' || c == '-';
-  };
+  const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; };
   return !text.empty() && text.size() <= kMaxRequestIdBytes && std::all_of(text.begin(), text.end(), allowed);
 }
 
 void read_identity(const JsonFields& fields, ApiRequest& request) {
-  constexpr int kMinInt = std::numeric_limits<int>::min();
-  fields.read("priority", request.priority, kMinInt, kMaxInt);
+  fields.read("priority", request.priority, to_integer, -kMaxInt - 1, kMaxInt);
   if (const std::string* id = fields.text("request_id")) {
     if (!is_request_id(*id)) {
-      refuse("request_id",
-             "request_id is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
+      refuse("request_id", "is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
              in_quotes(*id), kMaxRequestIdBytes);
     }
     request.request_id = *id;
   }
   if (const std::string* salt = fields.text("cache_salt")) {
     if (salt->empty() || salt->size() > kMaxSaltBytes)
-      refuse("cache_salt", "cache_salt has {} bytes; it must have 1 to {}", salt->size(), kMaxSaltBytes);
+      refuse("cache_salt", "has {} bytes; it must have 1 to {}", salt->size(), kMaxSaltBytes);
     request.cache_salt = *salt;
   }
 }
 
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names)
-    if (fields.asks(name)) refuse(fields.place_of(name), "{} is not supported", fields.place_of(name));
+    if (fields.asks(name)) refuse(fields.place_of(name), "is not supported");
 }
 
 void refuse_token_details(const JsonFields& fields) {
   refuse_unsupported(fields, {"return_token_offsets", "return_assistant_tokens_mask"});
-}
-
-void check_value(const JsonFields& fields, std::string_view name,
-                 std::initializer_list<std::string_view> supported) {
-  const std::string* value = fields.text(name);
-  if (value == nullptr || std::find(supported.begin(), supported.end(), *value) != supported.end()) return;
-  refuse(std::string(name), "{} {} is not supported; it may be {}", name, in_quotes(*value),
-         join_text(supported, " or "));
 }
 
 void check_model_name(const std::string& name, const ServedModel& model) {
@@ -179,20 +154,23 @@ void check_sampling(const SamplingParams& params, const ServedModel& model) {
   }
   const int beams = params.beam_width.value_or(0);
   if (model.max_num_seqs > 0 && beams > model.max_num_seqs)
-    refuse("use_beam_search", "use_beam_search asks for {} beams; this server computes {} sequences at once",
-           beams, model.max_num_seqs);
+    refuse("use_beam_search", "asks for {} beams; this server computes {} sequences at once", beams,
+           model.max_num_seqs);
 }
 
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
   request.model = read_model_name(fields, model);
-  refuse_absent(fields);
+  refuse_token_details(fields);
+  refuse_unsupported(fields, {"logits_processors", "kv_transfer_params", "vllm_xargs", "ec_transfer_params",
+                              "repetition_detection", "stream_interval", "watermarking",
+                              "mm_processor_kwargs", "media_io_kwargs"});
   request.params = model.defaults;
   read_truncation(fields, request);
   read_sampling(fields, model, request.params);
   request.params.structured_outputs = read_structured_outputs(fields);
   read_stream(fields, model, request);
   if (request.stream && request.params.prompt_logprobs)
-    refuse("prompt_logprobs", "prompt_logprobs is not available with stream: true");
+    refuse("prompt_logprobs", "is not available with stream: true");
   request.report_prompt_logprobs = request.params.prompt_logprobs.has_value();
   read_identity(fields, request);
   fields.read("add_special_tokens", request.add_special_tokens);
@@ -204,10 +182,15 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
 }
 
 void read_truncation(const JsonFields& fields, ApiRequest& request) {
-  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kMaxInt))
-    request.params.truncate_prompt_tokens = *kept;
-  check_value(fields, "truncation_side", {"left", "right"});
-  request.truncate_right = fields.get("truncation_side", to_text) == "right";
+  fields.read("truncate_prompt_tokens", request.params.truncate_prompt_tokens, to_integer, -1, kMaxInt);
+  if (const auto side = fields.choice("truncation_side", {"left", "right"}))
+    request.truncate_right = side == "right";
+}
+
+void cut_tokens(std::vector<TokenId>& tokens, std::int64_t kept, bool keeps_beginning) {
+  if (std::ssize(tokens) <= kept) return;
+  if (!keeps_beginning) tokens.erase(tokens.begin(), tokens.end() - kept);
+  tokens.resize(static_cast<std::size_t>(kept));
 }
 
 void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, const ServedModel& model) {
@@ -215,13 +198,9 @@ void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, co
   const std::int64_t wanted = *request.params.truncate_prompt_tokens;
   const std::int64_t room = model.max_model_len - std::int64_t{request.max_tokens.value_or(0)};
   if (wanted > std::max<std::int64_t>(room, 0))
-    refuse("truncate_prompt_tokens", "truncate_prompt_tokens is {}; beside the output, the context holds {}",
-           wanted, room);
-  const std::int64_t kept =
-      wanted >= 0 ? wanted : std::max<std::int64_t>(request.max_tokens ? room : room - 1, 1);
-  if (std::ssize(prompt) <= kept) return;
-  const auto cut = request.truncate_right ? prompt.begin() + kept : prompt.begin();
-  prompt.erase(cut, cut + (std::ssize(prompt) - kept));
+    refuse("truncate_prompt_tokens", "is {}; beside the output, the context holds {}", wanted, room);
+  const std::int64_t rest = std::max<std::int64_t>(request.max_tokens ? room : room - 1, 1);
+  cut_tokens(prompt, wanted >= 0 ? wanted : rest, request.truncate_right);
 }
 
 void check_cache_holds(std::int64_t tokens, const ServedModel& model) {

@@ -69,9 +69,6 @@ void read_identity(const JsonFields& fields, ApiRequest& request);
 void refuse_unsupported(const JsonFields& fields, std::initializer_list<std::string_view> names);
 // The same of what vLLM can say of tokens and Quire cannot, wherever there are tokens.
 void refuse_token_details(const JsonFields& fields);
-// ApiError where a field is another text than these.
-void check_value(const JsonFields& fields, std::string_view name,
-                 std::initializer_list<std::string_view> supported);
 // ApiError (404) unless it is empty or one of the model's.
 void check_model_name(const std::string& name, const ServedModel& model);
 const Tokenizer& tokenizer_of(const ServedModel& model);  // ApiError where it has none
@@ -80,6 +77,8 @@ std::string read_model_name(const JsonFields& fields, const ServedModel& model);
 // As the engine's, with the parameter's name.
 void check_sampling(const SamplingParams& params, const ServedModel& model);
 
+// Leaves the first tokens, or the last ones.
+void cut_tokens(std::vector<TokenId>& tokens, std::int64_t kept, bool keeps_beginning);
 // truncate_prompt_tokens and truncation_side.
 void read_truncation(const JsonFields& fields, ApiRequest& request);
 // Cuts the prompt as they say. ApiError where the context has no room for so many beside the output.

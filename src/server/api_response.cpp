@@ -29,11 +29,15 @@ OrderedJson metrics_json(const Timings& timings, const Usage& usage) {
 
 }  // namespace
 
-void Usage::add(const RequestOutput& output) {
-  prompt_tokens += std::ssize(output.prompt_token_ids);
-  cached_tokens += output.num_cached_tokens;
-  for (const CompletionOutput& completion : output.outputs)
-    completion_tokens += std::ssize(completion.token_ids);
+Usage usage_of(std::span<const RequestOutput> requests) {
+  Usage usage;
+  for (const RequestOutput& request : requests) {
+    usage.prompt_tokens += std::ssize(request.prompt_token_ids);
+    usage.cached_tokens += request.num_cached_tokens;
+    for (const CompletionOutput& output : request.outputs)
+      usage.completion_tokens += std::ssize(output.token_ids);
+  }
+  return usage;
 }
 
 Usage& Usage::operator+=(const Usage& other) {
@@ -66,9 +70,11 @@ Timings timings_of(std::span<const RequestOutput> requests) {
   TimePoint first_token = TimePoint::max();
   TimePoint end = TimePoint::min();
   std::size_t num_outputs = 0;
+  CacheEnd cache_end;
   for (const RequestOutput& request : requests) {
     arrival = std::min(arrival, request.arrival);
     num_outputs += request.outputs.size();
+    if (cache_end.reason <= CacheEnd::Reason::kWhole) cache_end = request.cache_end;
     for (const CompletionOutput& output : request.outputs) {
       scheduled = std::min(scheduled, output.times.scheduled.value_or(scheduled));
       first_token = std::min(first_token, output.times.first_token.value_or(first_token));
@@ -82,21 +88,25 @@ Timings timings_of(std::span<const RequestOutput> requests) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
   return {milliseconds(scheduled - arrival), milliseconds(first_token - scheduled),
-          milliseconds(end - first_token), num_outputs};
+          milliseconds(end - first_token), num_outputs, cache_end};
 }
 
 OrderedJson timings_json(const Timings& timings, const Usage& usage) {
   const std::int64_t computed = usage.prompt_tokens - usage.cached_tokens;
-  return {{"queue_ms", timings.queue},
-          {"cache_n", usage.cached_tokens},
-          {"prompt_n", computed},
-          {"prompt_ms", timings.prefill},
-          {"prompt_per_token_ms", per_token(timings.prefill, computed)},
-          {"prompt_per_second", per_second(computed, timings.prefill)},
-          {"predicted_n", usage.completion_tokens},
-          {"predicted_ms", timings.decode},
-          {"predicted_per_token_ms", per_token(timings.decode, usage.completion_tokens)},
-          {"predicted_per_second", per_second(usage.completion_tokens, timings.decode)}};
+  OrderedJson json = {{"queue_ms", timings.queue},
+                      {"cache_n", usage.cached_tokens},
+                      {"prompt_n", computed},
+                      {"prompt_ms", timings.prefill},
+                      {"prompt_per_token_ms", per_token(timings.prefill, computed)},
+                      {"prompt_per_second", per_second(computed, timings.prefill)},
+                      {"predicted_n", usage.completion_tokens},
+                      {"predicted_ms", timings.decode},
+                      {"predicted_per_token_ms", per_token(timings.decode, usage.completion_tokens)},
+                      {"predicted_per_second", per_second(usage.completion_tokens, timings.decode)}};
+  const CacheEnd& end = timings.cache_end;
+  if (end.reason != CacheEnd::Reason::kNone) json["cache_end"] = {{"reason", to_string(end.reason)}};
+  if (end.reason == CacheEnd::Reason::kDiffers) json["cache_end"]["token"] = end.token;
+  return json;
 }
 
 void add_timings(OrderedJson& body, const ApiRequest& request, const std::optional<Timings>& timings,

@@ -30,10 +30,10 @@ struct Usage {
   std::int64_t cached_tokens = 0;     // of the prompt's, from the prefix cache
   std::int64_t reasoning_tokens = 0;  // of the completion's
 
-  void add(const RequestOutput& output);
   Usage& operator+=(const Usage& other);
 };
-Usage usage_of(const RequestUpdate& update);  // of one output, so far
+Usage usage_of(std::span<const RequestOutput> requests);  // of all their outputs, but reasoning_tokens
+Usage usage_of(const RequestUpdate& update);              // of one output, so far
 OrderedJson usage_json(const Usage& usage);
 
 // What an answer waited for, in milliseconds: until the first step of any output, from there until one had a
@@ -43,6 +43,7 @@ struct Timings {
   double prefill = 0;
   double decode = 0;
   std::size_t num_outputs = 0;
+  CacheEnd cache_end = {};  // of several prompts, of the first that is not there as a whole
 };
 
 // Of the requests that an answer is made of, which have ended. What they did not come to took no time.

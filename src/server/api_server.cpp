@@ -38,12 +38,17 @@ constexpr std::string_view kVersion = "/version";
 struct Route {
   std::string_view path;  // ends with a slash: whatever follows it
   std::string_view method;
-  void (ApiService::*handle)(const std::shared_ptr<Exchange>&);
+  void (ApiService::*handle)(const std::shared_ptr<Exchange>&);  // null: answer_probe does
   ErrorBody error_body = openai_error;
   bool expands = false;             // what it works on may be far longer than its body
   std::string_view id_header = {};  // that has the request's id, too
 };
 constexpr auto kRoutes = std::to_array<Route>({
+    {kHealth, "GET", nullptr},
+    {kLive, "GET", nullptr},
+    {kPing, "GET", nullptr},
+    {kPing, "POST", nullptr},
+    {kVersion, "GET", nullptr},
     {"/v1/completions", "POST", &ApiService::complete},
     {"/v1/chat/completions", "POST", &ApiService::chat},
     {"/v1/responses", "POST", &ApiService::create_response, responses_error, true},
@@ -62,9 +67,9 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"/v2/rerank", "POST", &ApiService::score, openai_error, true},
     {"/tokenize", "POST", &ApiService::tokenize},
     {"/detokenize", "POST", &ApiService::detokenize},
-    {"/v1/models", "GET", &ApiService::list_models},
+    {"/v1/models", "GET", &ApiService::show_models},
     {"/openapi.json", "GET", &ApiService::show_openapi},
-    {"/v1/models/", "GET", &ApiService::get_model},
+    {"/v1/models/", "GET", &ApiService::show_models},
     {kMetrics, "GET", &ApiService::show_metrics},
     {"/load", "GET", &ApiService::show_load},
     {"/tokenizer_info", "GET", &ApiService::show_tokenizer_info},
@@ -128,20 +133,6 @@ std::string_view route_name(std::string_view path) {
   return route == nullptr ? "none" : route->path;
 }
 
-bool refuse_method(Exchange& exchange, const std::string& allowed) {
-  exchange.fail(
-      ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(exchange.request().method))),
-      {{"Allow", allowed}});
-  return false;
-}
-
-// False: the method is another one, which was answered.
-bool check_get(Exchange& exchange, bool or_post = false) {
-  const std::string& method = exchange.request().method;
-  if (method == "GET" || method == "HEAD" || (or_post && method == "POST")) return true;
-  return refuse_method(exchange, or_post ? "GET, POST" : "GET");
-}
-
 void check_content_type(const HttpRequest& request) {
   constexpr std::string_view kJson = "application/json";
   const auto type = request.header("Content-Type");
@@ -189,8 +180,11 @@ struct ApiServer::Impl {
 
   HttpServerConfig http_config() {
     HttpServerConfig made = config.http;
-    made.error_body = [](int status, const std::string& message) {
-      return to_line(openai_error(ApiError(status, message)));
+    made.error_body = [this](int status, const std::string& message, const std::string& target) {
+      const std::string_view path =
+          behind(config.root_path, std::string_view(target).substr(0, target.find('?')));
+      const Route* route = find_route(format_text("{}{}", missing_version(path), path), "POST");
+      return to_line((route ? route->error_body : openai_error)(ApiError(status, message), {}));
     };
     made.is_urgent = [this](const HttpRequest& request) {
       return (request.method == "GET" || request.method == "HEAD") &&
@@ -212,6 +206,7 @@ struct ApiServer::Impl {
   void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange);
   void count_read(std::size_t body_bytes);
   const Route* find_work(Exchange& exchange) const;
+  void answer_probe(Exchange& exchange) const;
   std::size_t check_access(const HttpRequest& request) const;
 
   const ApiServerConfig config;
@@ -281,28 +276,31 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
     exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
     return nullptr;
   }
-  if (path == kHealth || path == kLive || path == kPing) {
-    if (!check_get(exchange, path == kPing)) return nullptr;
-    if (path != kLive && !service) throw ApiError(503, kNotReady);
-    if (service && !service->healthy()) throw ApiError(503, kBroken);
-    exchange.send_json(200, {{"status", path == kLive ? "live" : "ok"}});
-    return nullptr;
-  }
   const Route* route = find_route(path, request.method);
-  if (route != nullptr) exchange.set_error_body(route->error_body);
-  if (route != nullptr && !route->id_header.empty()) exchange.add_header(route->id_header, exchange.id());
-  exchange.set_key(check_access(request));
-  if (path == kVersion) {
-    if (check_get(exchange)) exchange.send_json(200, {{"version", QUIRE_VERSION}});
-    return nullptr;
-  }
+  if (route != nullptr) exchange.set_api(route->error_body, route->id_header);
+  if (path != kHealth && path != kLive && path != kPing) exchange.set_key(check_access(request));
   if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
   if (!takes(*route, request.method)) {
-    refuse_method(exchange, methods_of(path));
+    const std::string allowed = methods_of(path);
+    exchange.fail(
+        ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(request.method))),
+        {{"Allow", allowed}});
+    return nullptr;
+  }
+  if (route->handle == nullptr) {
+    answer_probe(exchange);
     return nullptr;
   }
   if (route->method == "POST") check_content_type(request);
   return route;
+}
+
+void ApiServer::Impl::answer_probe(Exchange& exchange) const {
+  const std::string_view path = exchange.request().path();
+  if (path == kVersion) return exchange.send_json(200, {{"version", QUIRE_VERSION}});
+  if (path != kLive && !service) throw ApiError(503, kNotReady);
+  if (service && !service->healthy()) throw ApiError(503, kBroken);
+  exchange.send_json(200, {{"status", path == kLive ? "live" : "ok"}});
 }
 
 // A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer from
@@ -328,9 +326,6 @@ std::size_t ApiServer::Impl::check_access(const HttpRequest& request) const {
 std::vector<std::string> served_routes() {
   std::vector<std::string> routes;
   for (const Route& route : kRoutes) routes.push_back(format_text("{} {}", route.method, route.path));
-  for (const std::string_view path : {kHealth, kLive, kVersion})
-    routes.push_back(format_text("GET {}", path));
-  for (const char* method : {"GET", "POST"}) routes.push_back(format_text("{} {}", method, kPing));
   return routes;
 }
 

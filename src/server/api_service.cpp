@@ -62,7 +62,7 @@ std::string read_tokenizer_info(const Engine& engine, const std::optional<Checkp
 
 std::int64_t unix_time() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
-// The id in /v1/models/{id}, which may have slashes.
+// The id in /v1/models/{id}, which may have slashes; empty: there is none.
 std::string model_id(std::string_view path) {
   constexpr std::string_view kPrefix = "/v1/models/";
   std::string id;
@@ -105,10 +105,6 @@ std::tm local_time() {
   std::tm now{};
   localtime_r(&time, &now);
   return now;
-}
-
-const std::string& answer_id(const Exchange& exchange, const ApiRequest& request) {
-  return request.request_id.empty() ? exchange.id() : request.request_id;
 }
 
 void check_options(const ServiceOptions& options) {
@@ -187,30 +183,42 @@ const CheckpointChatTemplate& ApiService::chat_template() const {
   return *chat_template_;
 }
 
-ResponseHead ApiService::response_head(const char* prefix, const std::string& id,
-                                       const std::string& model) const {
-  return {.id = prefix + id, .created = unix_time(), .model = model, .system_fingerprint = fingerprint_};
+std::vector<TokenId> ApiService::chat_tokens(const ChatRequest& request) const {
+  return tokenize_chat(request, render_chat(request, chat_template(), local_time()), model_);
+}
+
+ResponseHead ApiService::response_head(const char* prefix, const Exchange& exchange,
+                                       const ApiRequest& request) const {
+  return {.id = prefix + (request.request_id.empty() ? exchange.id() : request.request_id),
+          .created = unix_time(),
+          .model = request.model,
+          .system_fingerprint = fingerprint_};
 }
 
 void ApiService::generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
                           std::vector<EngineRequest> prompts) {
+  // While it waits what the body has beside its prompts counts, too, however little of it the answer keeps.
+  std::size_t prompt_bytes = 0;
+  for (const EngineRequest& prompt : prompts)
+    prompt_bytes += prompt.prompt.size() * SequenceRequest::kBytesPerQueuedToken;
+  prompts.front().held_bytes = exchange->body_bytes() - std::min(exchange->body_bytes(), prompt_bytes);
   std::make_shared<LiveRequest>(shared_from_this(), exchange, std::move(response))
       ->submit(std::move(prompts));
 }
 
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
-  CompletionRequest request = parse_completion_request(parse_body(exchange->take_body()), model_);
+  CompletionRequest request = parse_completion_request(exchange->take_body(), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
-  ResponseHead head = response_head("cmpl-", answer_id(*exchange, request), request.model);
+  ResponseHead head = response_head("cmpl-", *exchange, request);
   generate(exchange, std::make_unique<CompletionResponse>(std::move(head), std::move(request), model_),
            std::move(prompts));
 }
 
 void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   chat_template();  // or an error, before the request is read
-  ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
-  ResponseHead head = response_head("chatcmpl-", answer_id(*exchange, request), request.model);
+  ChatRequest request = parse_chat_request(exchange->take_body(), model_, content_format_);
   generate_chat(exchange, std::move(request), [&](ChatRequest asked, const MakeParser& make_parser) {
+    ResponseHead head = response_head("chatcmpl-", *exchange, asked);
     return std::make_unique<ChatResponse>(std::move(head), std::move(asked), model_, make_parser);
   });
 }
@@ -239,48 +247,33 @@ void ApiService::create_message(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
   const MessagesReader reader{
       .model = model_, .format = content_format_, .reasons = output_format_.reasoning != nullptr};
-  ChatRequest request = parse_messages_request(parse_body(exchange->take_body()), reader);
-  ResponseHead head = response_head("msg_", answer_id(*exchange, request), request.model);
+  ChatRequest request = parse_messages_request(exchange->take_body(), reader);
   generate_chat(exchange, std::move(request), [&](const ChatRequest& asked, const MakeParser& make_parser) {
-    return std::make_unique<MessagesResponse>(std::move(head), asked, exchange->id(), make_parser);
+    return std::make_unique<MessagesResponse>(response_head("msg_", *exchange, asked), asked, exchange->id(),
+                                              make_parser);
   });
 }
 
 void ApiService::count_tokens(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
   const ChatRequest request = parse_messages_request(
-      parse_body(exchange->take_body()), {.model = model_, .format = content_format_, .only_counts = true});
-  const auto tokens = tokenize_chat(request, render_chat(request, chat_template(), local_time()), model_);
-  exchange->send_json(200, {{"input_tokens", tokens.size()}});
+      exchange->take_body(), {.model = model_, .format = content_format_, .only_counts = true});
+  exchange->send_json(200, {{"input_tokens", chat_tokens(request).size()}});
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
-  const OrderedJson body = parse_body(exchange->take_body());
-  if (JsonFields(body).find("content") != nullptr)
-    return exchange->send_json(200, llama_tokenize_body(body, model_));
-  const TokenizeRequest request = parse_tokenize_request(body, model_, content_format_);
-  std::vector<TokenId> tokens;
-  if (request.chat) {
-    tokens = tokenize_chat(*request.chat, render_chat(*request.chat, chat_template(), local_time()), model_);
-  } else {
-    std::array<Prompt, 1> prompt = {*request.prompt};
-    tokens = tokenize_prompts(prompt, request.add_special_tokens, model_).front();
-  }
-  truncate_prompt(tokens, request.chat ? *request.chat : request.truncation, model_);
-  exchange->send_json(200, tokenize_body(request, tokens, model_));
+  exchange->send_json(200, tokenize_body(exchange->take_body(), model_, content_format_,
+                                         [&](const ChatRequest& chat) { return chat_tokens(chat); }));
 }
 
 void ApiService::detokenize(const std::shared_ptr<Exchange>& exchange) {
-  const auto tokens = parse_detokenize_request(parse_body(exchange->take_body()), model_);
-  exchange->send_json(200, detokenize_body(tokens, model_));
+  exchange->send_json(200, detokenize_body(exchange->take_body(), model_));
 }
 
-void ApiService::list_models(const std::shared_ptr<Exchange>& exchange) {
-  exchange->send_json(200, models_body(model_, start_time_));
-}
-
-void ApiService::get_model(const std::shared_ptr<Exchange>& exchange) {
-  exchange->send_json(200, model_body(model_id(exchange->request().path()), model_, start_time_));
+void ApiService::show_models(const std::shared_ptr<Exchange>& exchange) {
+  const std::string id = model_id(exchange->request().path());
+  exchange->send_json(200,
+                      id.empty() ? models_body(model_, start_time_) : model_body(id, model_, start_time_));
 }
 
 void ApiService::show_openapi(const std::shared_ptr<Exchange>& exchange) {
@@ -302,21 +295,21 @@ void ApiService::show_tokenizer_info(const std::shared_ptr<Exchange>& exchange) 
 }
 
 void ApiService::llama_complete(const std::shared_ptr<Exchange>& exchange) {
-  LlamaRequest request = parse_llama_request(parse_body(exchange->take_body()), model_);
+  LlamaRequest request = parse_llama_request(exchange->take_body(), model_);
   static std::atomic<std::uint64_t> num_alone = 0;  // clients may give several requests one id
   if (!request.cache_prompt) request.cache_salt = format_text("alone-{}-{}", exchange->id(), ++num_alone);
   std::vector<EngineRequest> prompts;
   for (std::vector<TokenId>& tokens : request.prompts)
     prompts.push_back(make_engine_request(request, std::move(tokens), model_,
                                           prompts.empty() ? nullptr : &prompts.back().params));
-  ResponseHead head = response_head("cmpl-", exchange->id(), request.model);
+  ResponseHead head = response_head("cmpl-", *exchange, request);
   generate(exchange, std::make_unique<LlamaResponse>(std::move(head), std::move(request), model_),
            std::move(prompts));
 }
 
 void ApiService::apply_template(const std::shared_ptr<Exchange>& exchange) {
   const CheckpointChatTemplate& chat = chat_template();
-  const ChatRequest request = parse_chat_request(parse_body(exchange->take_body()), model_, content_format_);
+  const ChatRequest request = parse_chat_request(exchange->take_body(), model_, content_format_);
   exchange->send_json(200, {{"prompt", join_pieces(render_chat(request, chat, local_time()))}});
 }
 

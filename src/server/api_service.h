@@ -40,8 +40,6 @@ struct ServiceOptions {
 void check_options(const ServiceOptions& options);
 
 std::tm local_time();
-// The client's, or the exchange's.
-const std::string& answer_id(const Exchange& exchange, const ApiRequest& request);
 
 // A loaded model and its endpoints. Each takes an exchange and answers it, at once or when the engine has.
 // Thread contract: from any thread; the engine is its own.
@@ -64,8 +62,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   void score(const std::shared_ptr<Exchange>& exchange);  // and /rerank
   void tokenize(const std::shared_ptr<Exchange>& exchange);
   void detokenize(const std::shared_ptr<Exchange>& exchange);
-  void list_models(const std::shared_ptr<Exchange>& exchange);
-  void get_model(const std::shared_ptr<Exchange>& exchange);
+  void show_models(const std::shared_ptr<Exchange>& exchange);  // all, or one
   void show_openapi(const std::shared_ptr<Exchange>& exchange);
   void show_metrics(const std::shared_ptr<Exchange>& exchange);
   void show_load(const std::shared_ptr<Exchange>& exchange);            // vLLM's: requests under way
@@ -91,6 +88,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
       std::function<std::unique_ptr<Response>(ChatRequest request, const MakeParser& make_parser)>;
 
   const CheckpointChatTemplate& chat_template() const;
+  std::vector<TokenId> chat_tokens(const ChatRequest& request) const;
   void generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
                 std::vector<EngineRequest> prompts);
   // Answers a chat with what `make_response` makes of the request, its context spent.
@@ -99,7 +97,8 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   template <typename Request, typename MakeBody>
   void pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
             std::vector<std::vector<TokenId>> inputs, EngineRequest form, const MakeBody& make_body);
-  ResponseHead response_head(const char* prefix, const std::string& id, const std::string& model) const;
+  // Its id is the client's, or the exchange's.
+  ResponseHead response_head(const char* prefix, const Exchange& exchange, const ApiRequest& request) const;
 
   ServiceOptions options_;
   mutable std::shared_mutex engine_mutex_;  // of the pointer; nobody waits for the engine under it

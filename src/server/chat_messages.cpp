@@ -9,12 +9,6 @@
 namespace quire::server {
 namespace {
 
-// Any text: which roles there are is the template's to say.
-std::string read_role(const JsonFields& message) {
-  const std::string& role = message.required_text("role");
-  return role == "developer" ? "system" : role;  // templates know the older name
-}
-
 // The text of one part of a content.
 const std::string& part_text(const OrderedJson& part, const std::string& place) {
   if (part.is_string()) return part.get_ref<const std::string&>();
@@ -22,8 +16,7 @@ const std::string& part_text(const OrderedJson& part, const std::string& place) 
   const std::string* type = fields.text("type");
   const bool is_text = type == nullptr || *type == "text" || *type == "input_text" || *type == "output_text";
   if (!is_text && *type != "refusal") {
-    refuse(fields.place_of("type"), "{} is {}; this model takes text alone", fields.place_of("type"),
-           in_quotes(*type));
+    refuse(fields.place_of("type"), "is {}; this model takes text alone", in_quotes(*type));
   }
   return fields.required_text(is_text ? "text" : "refusal");
 }
@@ -37,40 +30,40 @@ OrderedJson to_content(const std::vector<std::string>& texts, ContentFormat form
 
 // As they came, but for the arguments.
 OrderedJson read_tool_calls(const OrderedJson& calls, const std::string& place) {
-  OrderedJson read = to_list(calls, place);
-  for (std::size_t i = 0; i < read.size(); ++i) {
-    const JsonFields call(calls[i], format_text("{}[{}]", place, i));
+  OrderedJson read = OrderedJson::array();
+  for (const JsonFields& call : to_objects(calls, place)) {
     const std::string where = call.place_of("function");
     const auto function = call.object("function");
-    if (!function) refuse(where, "{} is missing", where);
+    if (!function) refuse(where, "is missing");
     const std::string* name = function->text("name");
-    if (name == nullptr || name->empty()) refuse(where, "{} has no name", where);
-    read[i]["function"]["arguments"] =
+    if (name == nullptr || name->empty()) refuse(where, "has no name");
+    read.push_back(call.object());
+    read.back()["function"]["arguments"] =
         read_arguments(function->find("arguments"), function->place_of("arguments"));
   }
   return read;
 }
 
-OrderedJson read_message(const OrderedJson& value, const std::string& place, ContentFormat format) {
-  const JsonFields fields(value, place);
+OrderedJson read_message(const JsonFields& fields, ContentFormat format) {
   if (fields.asks("function_call")) {
-    refuse(fields.place_of("function_call"), "{} is not supported; use tool_calls",
-           fields.place_of("function_call"));
+    refuse(fields.place_of("function_call"), "is not supported; use tool_calls");
   }
   OrderedJson message;
-  message["role"] = read_role(fields);
+  message["role"] = fields.required_text("role");  // any: which ones there are is the template's to say
+  if (message["role"] == "developer") message["role"] = "system";  // templates know the older name
   message["content"] =
       to_content(fields.get("content", read_texts).value_or(std::vector<std::string>()), format);
   for (const char* name : {"name", "tool_call_id"})
     if (const std::string* text = fields.text(name)) message[name] = *text;
   const std::string* reasoning = fields.text("reasoning");
   if (reasoning == nullptr) reasoning = fields.text("reasoning_content");
-  if (reasoning != nullptr && !reasoning->empty()) {
-    message["reasoning"] = *reasoning;
-    message["reasoning_content"] = *reasoning;
-  }
+  if (reasoning != nullptr && !reasoning->empty())
+    for (const char* name : {"reasoning", "reasoning_content"}) message[name] = *reasoning;
   if (const OrderedJson* calls = fields.find("tool_calls"); calls != nullptr && !calls->empty())
     message["tool_calls"] = read_tool_calls(*calls, fields.place_of("tool_calls"));
+  // gpt-oss's template has a name of its own, and refuses a text beside it.
+  if (message.contains("reasoning") && message.contains("tool_calls") && text_of(message).empty())
+    message["thinking"] = *reasoning;
   return message;
 }
 
@@ -79,7 +72,7 @@ OrderedJson read_message(const OrderedJson& value, const std::string& place, Con
 std::vector<std::string> read_texts(const OrderedJson& content, const std::string& place) {
   if (content.is_string()) return {content.get<std::string>()};
   if (!content.is_array())
-    refuse(place, "{} is {}; it must be a string, a list of parts or null", place, shown(content));
+    refuse(place, "is {}; it must be a string, a list of parts or null", shown(content));
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < content.size(); ++i)
     texts.push_back(part_text(content[i], format_text("{}[{}]", place, i)));
@@ -96,11 +89,18 @@ OrderedJson read_arguments(const OrderedJson* arguments, const std::string& plac
 
 OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format) {
   OrderedJson read = OrderedJson::array();
-  if (to_list(messages, "messages").empty())
-    refuse("messages", "messages is empty; at least one message is needed");
-  for (std::size_t i = 0; i < messages.size(); ++i)
-    read.push_back(read_message(messages[i], format_text("messages[{}]", i), format));
+  if (to_list(messages, "messages").empty()) refuse("messages", "is empty; at least one message is needed");
+  for (const JsonFields& message : to_objects(messages, "messages"))
+    read.push_back(read_message(message, format));
   return read;
+}
+
+OrderedJson function_tool(OrderedJson function, const std::string& id) {
+  OrderedJson tool;
+  if (!id.empty()) tool["id"] = id;
+  tool["type"] = "function";
+  tool["function"] = std::move(function);
+  return tool;
 }
 
 std::string text_of(const OrderedJson& template_message) {

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "dialects/output_parser.h"
-#include "engine/request.h"
+#include "server/api_response.h"
 
 namespace quire::server {
 
@@ -25,6 +27,45 @@ struct ChatOutput {
 
   // What the update adds; of an output's last update, with the rest that its parser has held back.
   OutputDelta take(const RequestUpdate& update);
+};
+
+// The answer to a chat as blocks, one after another as the output has them, whole or in events.
+class BlockResponse : public Response {
+ public:
+  std::string events(std::size_t, const RequestUpdate& update) final {
+    take(update);
+    return std::exchange(events_, {});
+  }
+  void take(const RequestUpdate& update) override;
+
+ protected:
+  enum class Block { kNone, kReasoning, kText, kCall };
+
+  // reasons: reasoning has blocks.
+  BlockResponse(ResponseHead head, ResponseForm form, bool reasons, const MakeParser& make_parser)
+      : Response(std::move(head), form), reasons_(reasons) {
+    output_.parser = make_parser();
+  }
+
+  // Before the first block; open_ is what is opened, by `call` where it is one; a piece of the open block's
+  // text, or of its call's arguments; the end of one; the end of the output.
+  virtual void begin() = 0;
+  virtual void open(const ToolCallDelta* call) = 0;
+  virtual void append(const std::string& text) = 0;
+  virtual void close(bool complete) = 0;
+  virtual void finish(const CompletionOutput& output) = 0;
+  void change(Block block, const ToolCallDelta* call = nullptr);
+
+  ChatOutput output_;
+  Usage usage_;  // so far
+  Block open_ = Block::kNone;
+  std::string events_;  // of a stream, not yet given out
+
+ private:
+  void add(const OutputDelta& delta);
+
+  const bool reasons_;
+  bool begun_ = false;
 };
 
 }  // namespace quire::server

@@ -1,7 +1,6 @@
 #include "server/chat_request.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <string_view>
 
@@ -13,16 +12,12 @@ namespace {
 constexpr int kMostTokens = std::numeric_limits<int>::max();
 
 // Whether it is strict.
-bool check_tool(const OrderedJson& value, const std::string& place) {
-  const JsonFields tool(value, place);
-  const std::string* type = tool.text("type");
-  if (type == nullptr || *type != "function")
-    refuse(tool.place_of("type"), "{} must be \"function\"", tool.place_of("type"));
+bool check_tool(const JsonFields& tool) {
+  if (tool.get("type", to_text) != "function") refuse(tool.place_of("type"), "must be \"function\"");
   const auto function = tool.object("function");
-  if (!function) refuse(tool.place_of("function"), "{} is missing", tool.place_of("function"));
-  const std::string* name = function->text("name");
-  if (name == nullptr || name->empty())
-    refuse(function->place_of("name"), "{} is missing or empty", function->place_of("name"));
+  if (!function) refuse(tool.place_of("function"), "is missing");
+  if (function->get("name", to_text).value_or("").empty())
+    refuse(function->place_of("name"), "is missing or empty");
   function->text("description");
   function->object("parameters");
   return function->boolean("strict").value_or(false);
@@ -30,28 +25,25 @@ bool check_tool(const OrderedJson& value, const std::string& place) {
 
 // {"type": "function", "function": {"name": ...}}
 std::string read_named_choice(const JsonFields& choice, const OrderedJson* tools) {
-  const std::string* type = choice.text("type");
   const auto function = choice.object("function");
   const std::string* name = function ? function->text("name") : nullptr;
-  if (type == nullptr || *type != "function" || name == nullptr)
+  if (choice.get("type", to_text) != "function" || name == nullptr)
     refuse("tool_choice",
-           "tool_choice is none, auto, required, or names a function: {{\"type\": "
-           "\"function\", \"function\": {{\"name\": \"...\"}}}}");
+           "is none, auto, required, or names a function: {{\"type\": \"function\", \"function\": "
+           "{{\"name\": \"...\"}}}}");
   const auto is_it = [&](const OrderedJson& tool) { return tool.at("function").at("name") == *name; };
-  if (tools == nullptr || std::none_of(tools->begin(), tools->end(), is_it))
-    refuse("tool_choice", "tool_choice names {}, which is none of the tools", in_quotes(*name));
+  if (tools == nullptr || std::ranges::none_of(*tools, is_it))
+    refuse("tool_choice", "names {}, which is none of the tools", in_quotes(*name));
   return *name;
 }
 
 // They go to the template as they came.
 void read_tools(const JsonFields& fields, ChatRequest& request) {
   const OrderedJson* tools = fields.find("tools");
-  const bool has_tools = tools != nullptr && !to_list(*tools, "tools").empty();
-  if (has_tools) {
-    for (std::size_t i = 0; i < tools->size(); ++i)
-      if (check_tool((*tools)[i], format_text("tools[{}]", i))) request.strict_tools = true;
-    request.context["tools"] = *tools;
-  }
+  for (const JsonFields& tool : fields.objects("tools"))
+    if (check_tool(tool)) request.strict_tools = true;
+  const bool has_tools = tools != nullptr && !tools->empty();
+  if (has_tools) request.context["tools"] = *tools;
   request.one_tool_call = !fields.boolean("parallel_tool_calls").value_or(true);
   request.parse_tools = has_tools;
   const OrderedJson* choice = fields.find("tool_choice");
@@ -61,23 +53,17 @@ void read_tools(const JsonFields& fields, ChatRequest& request) {
     request.require_call = true;
     return;
   }
-  constexpr std::array<std::string_view, 3> kChoices = {"none", "auto", "required"};
-  const std::string& name = to_choice(*choice, "tool_choice", kChoices);
+  const std::string& name = fields.required_choice("tool_choice", {"none", "auto", "required"});
   request.require_call = name == "required";
-  if (request.require_call && !has_tools) refuse("tool_choice", "tool_choice \"required\" needs tools");
+  if (request.require_call && !has_tools) refuse("tool_choice", "\"required\" needs tools");
   request.parse_tools = has_tools && name != "none";
 }
 
 void read_template_variables(const JsonFields& fields, const ServedModel& model, OrderedJson& context) {
   context = model.answers.chat_template_kwargs;
-  if (const OrderedJson* documents = fields.find("documents")) {
-    for (std::size_t i = 0; i < to_list(*documents, "documents").size(); ++i)
-      to_object((*documents)[i], format_text("documents[{}]", i));
-    context["documents"] = *documents;
-  }
-  constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
-                                                        "high", "xhigh",   "max"};
-  if (const auto effort = fields.get("reasoning_effort", to_choice, kEfforts)) {
+  if (fields.get("documents", to_objects)) context["documents"] = fields.required("documents");
+  if (const auto effort =
+          fields.choice("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"})) {
     context["reasoning_effort"] = *effort;
     if (*effort == "none") context["enable_thinking"] = false;
   }
@@ -91,41 +77,37 @@ void read_end_of_prompt(const JsonFields& fields, ChatRequest& request) {
   const auto add_prompt = fields.boolean("add_generation_prompt");
   const bool continues = fields.boolean("continue_final_message").value_or(false);
   if (continues && add_prompt.value_or(false))
-    refuse("continue_final_message", "continue_final_message and add_generation_prompt exclude each other");
+    refuse("continue_final_message", "and add_generation_prompt exclude each other");
   request.context["add_generation_prompt"] = add_prompt.value_or(!continues);
   const OrderedJson& last = request.context["messages"].back();
   const bool is_one_message = !add_prompt.value_or(!continues) || last.at("role") == "assistant";
   if (fields.boolean("echo").value_or(false) && is_one_message) request.echoed = text_of(last);
   if (!continues) return;
   request.final_text = text_of(last);
-  if (request.final_text->find_first_not_of(" \t\n\r\v\f") == std::string::npos)
-    refuse("continue_final_message", "continue_final_message needs a last message with text");
+  if (request.final_text->find_first_not_of(kWhiteSpace) == std::string::npos)
+    refuse("continue_final_message", "needs a last message with text");
 }
 
 void read_logprobs(const JsonFields& fields, const ServedModel& model, SamplingParams& params) {
   const bool wanted = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", -1, model.sampling.max_logprobs);
   if (top == -1 && model.sampling.max_logprobs < model.sampling.vocab_size)
-    refuse("top_logprobs", "top_logprobs is -1, the whole vocabulary; this server reports {} tokens at most",
+    refuse("top_logprobs", "is -1, the whole vocabulary; this server reports {} tokens at most",
            model.sampling.max_logprobs);
-  if (!wanted && top.value_or(0) != 0) refuse("top_logprobs", "top_logprobs needs logprobs: true");
+  if (!wanted && top.value_or(0) != 0) refuse("top_logprobs", "needs logprobs: true");
   if (wanted) params.logprobs = static_cast<int>(top.value_or(0));
 }
 
 void read_max_tokens(const JsonFields& fields, const ServedModel& model, ChatRequest& request) {
-  const auto older = fields.integer("max_tokens", 1, kMostTokens);
-  const auto newer = fields.integer("max_completion_tokens", 1, kMostTokens);
-  if (const auto given = newer ? newer : older) request.max_tokens = static_cast<int>(*given);
+  for (const char* name : {"max_tokens", "max_completion_tokens"})  // the newer one holds
+    fields.read(name, request.max_tokens, to_integer, 1, kMostTokens);
   // What it will be at most, where it depends on the prompt.
   request.params.max_tokens = request.max_tokens.value_or(model.max_model_len);
 }
 
 void refuse_modalities(const JsonFields& fields) {
-  const OrderedJson* modalities = fields.find("modalities");
-  if (modalities == nullptr) return;
-  for (const std::string& modality : to_texts(*modalities, "modalities"))
-    if (modality != "text")
-      refuse("modalities", "modalities has {}; this model answers in text", in_quotes(modality));
+  for (const std::string& modality : fields.get("modalities", to_texts).value_or(std::vector<std::string>()))
+    if (modality != "text") refuse("modalities", "has {}; this model answers in text", in_quotes(modality));
 }
 
 // What the template said, without the path of its file.
@@ -138,22 +120,17 @@ std::string without_path(std::string_view message) {
   return has_path ? format_text("the chat template{}", message.substr(line)) : std::string(message);
 }
 
-std::string_view trim_left(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of(" \t\n\r\v\f"), text.size()));
-}
-std::string_view trim(std::string_view text) {
-  return trim_left(text).substr(0, trim_left(text).find_last_not_of(" \t\n\r\v\f") + 1);
-}
-
 // Ends the prompt after the last message's text, as transformers does: with the white space at its end where
 // the template has kept it.
 void cut_after(std::vector<TextPiece>& pieces, std::string_view final_text) {
   const std::string all = join_pieces(pieces);
-  const std::string_view bare = trim(final_text);
+  const std::string_view kept =
+      final_text.substr(std::min(final_text.find_first_not_of(kWhiteSpace), final_text.size()));
+  const std::string_view bare = kept.substr(0, kept.find_last_not_of(kWhiteSpace) + 1);
   const std::size_t begin = all.rfind(bare);
   if (begin == std::string::npos)
-    refuse("continue_final_message", "continue_final_message: the chat template changes the last message");
-  const std::string_view kept = trim_left(final_text);
+    throw ApiError(400, "continue_final_message: the chat template changes the last message",
+                   "continue_final_message");
   const bool keeps_space = std::string_view(all).substr(begin).starts_with(kept);
   std::size_t left = begin + (keeps_space ? kept : bare).size();
   for (TextPiece& piece : pieces) {
@@ -168,11 +145,11 @@ void check_template_variables(const OrderedJson& variables, const std::string& p
   for (const auto& [name, value] : to_object(variables, place).items()) {
     // Strings of that name are trusted: what they hold would become special tokens.
     if (name.ends_with("_token"))
-      refuse(place, "{} has {}; names that end in _token are the model's", place, in_quotes(name));
-    constexpr std::array<std::string_view, 6> kReserved = {
+      refuse(place, "has {}; names that end in _token are the model's", in_quotes(name));
+    const auto reserved = {
         "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"};
-    if (std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end())
-      refuse(place, "{} has {}, which is a field of its own", place, in_quotes(name));
+    if (std::ranges::find(reserved, name) != reserved.end())
+      refuse(place, "has {}, which is a field of its own", in_quotes(name));
   }
 }
 
@@ -193,8 +170,7 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   read_tools(fields, request);
   read_end_of_prompt(fields, request);
   fields.read("include_reasoning", request.include_reasoning);
-  if (const auto budget = fields.integer("thinking_token_budget", 0, kMostTokens))
-    request.thinking_token_budget = static_cast<int>(*budget);
+  fields.read("thinking_token_budget", request.thinking_token_budget, to_integer, 0, kMostTokens);
   return request;
 }
 

@@ -56,12 +56,6 @@ OrderedJson arguments_json(const OutputDelta& delta) {
   return json;
 }
 
-// called: by the model's own choice, as in vLLM.
-void end_choice(OrderedJson& choice, const CompletionOutput& output, bool called) {
-  add_ending(choice, output);
-  if (called && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
-}
-
 }  // namespace
 
 ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
@@ -101,14 +95,12 @@ OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
     OutputDelta& message = choices_[i].message;
     message.content.insert(0, request_.echoed);
     choice["message"] = message_json(message, request_.include_reasoning);
-    choice["logprobs"] = request_.params.logprobs ? chat_logprobs(completion.logprobs, names) : OrderedJson();
-    end_choice(choice, completion, choices_[i].has_calls && request_.only_tool.empty());
-    add_nulls(choice, {"token_ids", "routed_experts"});
-    if (request_.return_token_ids) choice["token_ids"] = completion.token_ids;
+    complete(choice, completion, 0);
+    choice["routed_experts"] = nullptr;
     choices.push_back(std::move(choice));
   }
-  Usage usage{.reasoning_tokens = reasoning_tokens()};
-  usage.add(output);
+  Usage usage = usage_of(outputs);
+  usage.reasoning_tokens = reasoning_tokens();
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
   add_fingerprint(body, head_);
@@ -125,8 +117,7 @@ OrderedJson ChatResponse::begin_chunk(const RequestUpdate& update, OrderedJson d
   OrderedJson choice;
   choice["index"] = update.output.index;
   choice["delta"] = std::move(delta);
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = nullptr;
+  add_nulls(choice, {"logprobs", "finish_reason"});
   OrderedJson chunk = begin_response(head_, kChunkObject);
   chunk["choices"] = OrderedJson::array({std::move(choice)});
   return chunk;
@@ -144,22 +135,18 @@ void ChatResponse::add_first(const RequestUpdate& update, std::vector<OrderedJso
   if (!request_.echoed.empty()) chunks.push_back(begin_chunk(update, {{"content", request_.echoed}}));
 }
 
-// What concerns the update as a whole stands in its last chunk.
-void ChatResponse::complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& of,
-                            std::size_t sent) const {
-  const CompletionOutput& output = update.output;
-  OrderedJson& choice = chunk["choices"][0];
-  if (request_.params.logprobs) {
+void ChatResponse::complete(OrderedJson& choice, const CompletionOutput& output, std::size_t sent) const {
+  choice["logprobs"] = nullptr;
+  if (request_.params.logprobs)
     choice["logprobs"] =
         chat_logprobs(std::span(output.logprobs).subspan(sent), token_names(request_, model_));
-  }
-  if (output.finished()) {
-    end_choice(choice, output, of.has_calls && request_.only_tool.empty());
-    add_fingerprint(chunk, head_);
-  }
-  OrderedJson& ids = choice["token_ids"] = nullptr;
-  if (request_.return_token_ids) ids = std::span(output.token_ids).subspan(sent);
-  if (request_.continuous_usage) chunk["usage"] = usage_json(usage_of(update));
+  if (output.finished()) add_ending(choice, output);
+  // By the model's own choice, as in vLLM.
+  const bool called =
+      choices_[static_cast<std::size_t>(output.index)].has_calls && request_.only_tool.empty();
+  if (called && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
+  choice["token_ids"] = nullptr;
+  if (request_.return_token_ids) choice["token_ids"] = std::span(output.token_ids).subspan(sent);
 }
 
 std::vector<OrderedJson> ChatResponse::chunks(std::size_t, const RequestUpdate& update) {
@@ -167,8 +154,7 @@ std::vector<OrderedJson> ChatResponse::chunks(std::size_t, const RequestUpdate& 
   Choice& choice = choice_of(update);
   const std::size_t sent = choice.tokens;
   const OutputDelta delta = choice.take(update);
-  usage_ = {};
-  usage_.add(update.request);
+  usage_ = usage_of(std::span(&update.request, 1));
   std::vector<OrderedJson> chunks;
   if (choice.tokens == sent && delta.empty() && !output.finished()) return chunks;
 
@@ -177,7 +163,10 @@ std::vector<OrderedJson> ChatResponse::chunks(std::size_t, const RequestUpdate& 
   OrderedJson arguments = arguments_json(delta);
   if (!first.empty() || arguments.empty()) chunks.push_back(begin_chunk(update, std::move(first)));
   if (!arguments.empty()) chunks.push_back(begin_chunk(update, std::move(arguments)));
-  complete(chunks.back(), update, choice, sent);
+  // What concerns the update as a whole stands in its last chunk.
+  complete(chunks.back()["choices"][0], output, sent);
+  if (output.finished()) add_fingerprint(chunks.back(), head_);
+  if (request_.continuous_usage) chunks.back()["usage"] = usage_json(usage_of(update));
   return chunks;
 }
 

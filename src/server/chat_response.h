@@ -32,9 +32,8 @@ class ChatResponse final : public ChunkResponse {
   std::int64_t reasoning_tokens() const;
   OrderedJson begin_chunk(const RequestUpdate& update, OrderedJson delta) const;
   void add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const;
-  // sent: tokens, before this update.
-  void complete(OrderedJson& chunk, const RequestUpdate& update, const Choice& choice,
-                std::size_t sent) const;
+  // What a choice has beside its text; sent: tokens, before.
+  void complete(OrderedJson& choice, const CompletionOutput& output, std::size_t sent) const;
 
   const ChatRequest request_;
   const ServedModel& model_;

@@ -103,7 +103,8 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
   while (true) {
     const auto pieces = render_chat(chat, *classifier.pair_prompt, std::tm());
     std::vector<TokenId> tokens = tokenize_chat(chat, pieces, model);
-    const std::int64_t over = request.kept ? std::ssize(tokens) - *request.kept : 0;
+    const auto& kept = request.params.truncate_prompt_tokens;
+    const std::int64_t over = kept ? std::ssize(tokens) - *kept : 0;
     if (over <= 0) {
       check_length(std::ssize(tokens), request.document_name, model);
       return tokens;
@@ -111,10 +112,9 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
     const std::array<TextPiece, 1> piece = {{{text, false}}};
     left = std::min(left, std::ssize(tokenizer.encode(piece, false))) - over;
     if (left <= 0)
-      refuse("truncate_prompt_tokens",
-             "truncate_prompt_tokens is {}; the prompt has more without its document, which alone is cut",
-             *request.kept);
-    text = cut_text(text, left, tokenizer, request.keeps_beginning);
+      refuse("truncate_prompt_tokens", "is {}; the prompt has more without its document, which alone is cut",
+             *kept);
+    text = cut_text(text, left, tokenizer, request.truncate_right);
   }
 }
 

@@ -16,16 +16,15 @@ void check_named_tokens(const SamplingParams& params, std::size_t num_prompts) {
   for (const std::string& word : params.bad_words) count += word.size();
   if (count * num_prompts > kMaxOfAllPrompts) {
     refuse("prompt",
-           "prompt has {} entries, and allowed_token_ids, logit_bias and bad_words {}; at most {} prompts "
-           "may have so many",
+           "has {} entries, and allowed_token_ids, logit_bias and bad_words {}; at most {} prompts may have "
+           "so many",
            num_prompts, count, kMaxOfAllPrompts / count);
   }
 }
 
 void read_logprobs(const JsonFields& fields, const ServedModel& model, CompletionRequest& request) {
   SamplingParams& params = request.params;
-  if (const auto count = fields.integer("logprobs", -1, model.sampling.max_logprobs))
-    params.logprobs = *count;
+  fields.read("logprobs", params.logprobs, to_integer, -1, model.sampling.max_logprobs);
   if (!request.echo || params.prompt_logprobs) return;
   params.prompt_logprobs = params.logprobs;
   // Without an output token the prompt's log-probabilities are what is computed.
@@ -36,11 +35,11 @@ void read_logprobs(const JsonFields& fields, const ServedModel& model, Completio
 
 std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name, const ServedModel& model) {
   if (value.is_string()) return {value.get<std::string>()};
-  if (to_list(value, name).empty()) refuse(name, "{} is empty; at least one token is needed", name);
+  if (to_list(value, name).empty()) refuse(name, "is empty; at least one token is needed");
   const int vocab_size = model.sampling.vocab_size;
   if (value.front().is_number()) return {to_token_ids(value, name, vocab_size)};
   if (value.size() > model.max_prompts)
-    refuse(name, "{} has {} entries; at most {} are allowed", name, value.size(), model.max_prompts);
+    refuse(name, "has {} entries; at most {} are allowed", value.size(), model.max_prompts);
   std::vector<Prompt> prompts;
   if (value.front().is_string()) {
     for (std::string& text : to_texts(value, name)) prompts.emplace_back(std::move(text));
@@ -49,8 +48,11 @@ std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name
   for (const OrderedJson& ids : value) {
     const std::string place = format_text("{}[{}]", name, prompts.size());
     if (!ids.is_array())
-      refuse(name, "{} is {}; {} must be a string, a list of strings, token ids, or lists of token ids",
-             place, shown(ids), name);
+      throw ApiError(
+          400,
+          format_text("{} is {}; {} must be a string, a list of strings, token ids, or lists of token ids",
+                      place, shown(ids), name),
+          name);
     prompts.emplace_back(to_token_ids(ids, place, vocab_size));
   }
   return prompts;

@@ -26,25 +26,21 @@ CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest requ
     : ChunkResponse(std::move(head), {request.stream, request.timings || request.metrics}),
       request_(std::move(request)),
       model_(model),
-      prompts_(request_.prompts.size()) {
-  for (PromptState& prompt : prompts_) {
-    prompt.choices.resize(static_cast<std::size_t>(request_.params.n));
-    if (!request_.params.logprobs) continue;
-    for (Choice& choice : prompt.choices)
-      choice.logprobs.emplace(token_names(request_, model), request_.params.skip_special_tokens);
-  }
+      choices_(request_.prompts.size() * static_cast<std::size_t>(request_.params.n)),
+      usages_(request_.prompts.size()) {
+  if (!request_.params.logprobs) return;
+  for (Choice& choice : choices_)
+    choice.logprobs.emplace(token_names(request_, model), request_.params.skip_special_tokens);
 }
 
 OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
                                      const std::optional<Timings>& timings) {
   OrderedJson body = begin_response(head_, kCompletionObject);
   OrderedJson choices = OrderedJson::array();
-  Usage usage;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
+  const Usage usage = usage_of(outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i)
     for (const CompletionOutput& completion : outputs[i].outputs)
       choices.push_back(choice(i, outputs[i], completion, completion.text));
-    usage.add(outputs[i]);
-  }
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
   add_fingerprint(body, head_);
@@ -55,12 +51,12 @@ OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
 
 OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& request,
                                        const CompletionOutput& output, std::string_view new_text) {
-  const auto index = static_cast<std::size_t>(output.index);
-  Choice& sent = prompts_[prompt].choices[index];
+  const std::size_t index = index_of(prompt, output);
+  Choice& sent = choices_[index];
   const bool echoes = request_.echo && !sent.begun;
   std::string text = echoes ? prompt_text(request_, prompt, request, model_) : "";
   OrderedJson choice;
-  choice["index"] = prompt * static_cast<std::size_t>(request_.params.n) + index;
+  choice["index"] = index;
   choice["text"] = std::move(text += new_text);
   choice["logprobs"] = nullptr;
   if (sent.logprobs) {
@@ -84,10 +80,8 @@ OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& 
 
 std::vector<OrderedJson> CompletionResponse::chunks(std::size_t prompt, const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
-  PromptState& state = prompts_[prompt];
-  state.usage = {};
-  state.usage.add(update.request);
-  const std::size_t sent = state.choices[static_cast<std::size_t>(output.index)].tokens;
+  usages_[prompt] = usage_of(std::span(&update.request, 1));
+  const std::size_t sent = choices_[index_of(prompt, output)].tokens;
   if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return {};
   std::vector<OrderedJson> chunks = {begin_response(head_, kCompletionObject)};
   OrderedJson& choices = chunks[0]["choices"] = OrderedJson::array();
@@ -99,7 +93,7 @@ std::vector<OrderedJson> CompletionResponse::chunks(std::size_t prompt, const Re
 
 std::optional<OrderedJson> CompletionResponse::last(const std::optional<Timings>& timings) const {
   Usage usage;
-  for (const PromptState& prompt : prompts_) usage += prompt.usage;
+  for (const Usage& of_prompt : usages_) usage += of_prompt;
   return last_chunk(begin_response(head_, kCompletionObject), request_, usage, timings);
 }
 

@@ -27,18 +27,18 @@ class CompletionResponse final : public ChunkResponse {
     bool begun = false;
     std::optional<CompletionLogprobs> logprobs;
   };
-  struct PromptState {
-    std::vector<Choice> choices;
-    Usage usage;
-  };
 
+  std::size_t index_of(std::size_t prompt, const CompletionOutput& output) const {
+    return prompt * static_cast<std::size_t>(request_.params.n) + static_cast<std::size_t>(output.index);
+  }
   // The choice of an output of the prompt of that index: all that was not given before, and this text.
   OrderedJson choice(std::size_t prompt, const RequestOutput& request, const CompletionOutput& output,
                      std::string_view new_text);
 
   const CompletionRequest request_;
   const ServedModel& model_;
-  std::vector<PromptState> prompts_;
+  std::vector<Choice> choices_;  // of all prompts
+  std::vector<Usage> usages_;    // by prompt
 };
 
 }  // namespace quire::server

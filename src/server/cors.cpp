@@ -1,6 +1,7 @@
 #include "server/cors.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -21,9 +22,9 @@ bool is_origin(std::string_view text) {
 // Names of headers with commas between.
 bool is_header_list(std::string_view text) {
   constexpr std::size_t kMaxBytes = 4096;
-  const auto may_be = [](char c) {
-    return (to_lower(c) >= 'a' && to_lower(c) <= 'z') || (c >= '0' && c <= '9') ||
-           std::string_view("!#$%&'*+-.^_`|~, ").find(c) != std::string_view::npos;
+  const auto may_be = [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view("!#$%&'*+-.^_`|~, ").find(static_cast<char>(c)) != std::string_view::npos;
   };
   return !text.empty() && text.size() <= kMaxBytes && std::all_of(text.begin(), text.end(), may_be);
 }

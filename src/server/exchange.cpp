@@ -47,6 +47,11 @@ Exchange::~Exchange() {
   }
 }
 
+OrderedJson Exchange::take_body() {
+  body_bytes_ = request_.body.size();
+  return parse_body(std::exchange(request_.body, {}));
+}
+
 void Exchange::send(int status, HttpHeaders headers, std::string body) {
   end(status);
   responder_->send(status, with_common(std::move(headers)), std::move(body));

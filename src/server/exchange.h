@@ -27,14 +27,17 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   const HttpRequest& request() const { return request_; }
-  // Its body, which it then no longer holds: the answer may take long.
-  std::string take_body() { return std::exchange(request_.body, {}); }
+  // Its body, which it then no longer holds: the answer may take long. ApiError unless it is a JSON object.
+  OrderedJson take_body();
+  std::size_t body_bytes() const { return body_bytes_; }        // of that
   const std::string& id() const { return record_.request_id; }  // the client's X-Request-Id, or a random one
   AccessRecord& record() { return record_; }
-  // The API that the client speaks: how it is told of errors. OpenAI's, unless said.
-  void set_error_body(ErrorBody made) { error_body_ = made; }
-  // Of the answer, whatever it will be.
-  void add_header(std::string_view name, std::string value) { headers_.emplace_back(name, std::move(value)); }
+  // The API that the client speaks: how it is told of errors, and the header that has its id, too; empty:
+  // none. OpenAI's, unless said.
+  void set_api(ErrorBody error_body, std::string_view id_header) {
+    error_body_ = error_body;
+    if (!id_header.empty()) headers_.emplace_back(id_header, id());
+  }
   // Which of the server's keys opened it, counted from 0; 0 where there are none.
   std::size_t key() const { return key_; }
   void set_key(std::size_t key) { key_ = key; }
@@ -62,6 +65,7 @@ class Exchange {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   ErrorBody error_body_ = openai_error;
   std::size_t key_ = 0;
+  std::size_t body_bytes_ = 0;
   bool streaming_ = false;
   bool ended_ = false;
 };

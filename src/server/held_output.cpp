@@ -34,7 +34,7 @@ OrderedJson to_format(const StructuredOutputs& outputs) {
   }
   OrderedJson tag = parsed();
   if (!tag.is_object() || tag.value("type", OrderedJson()) != "structural_tag")
-    refuse(outputs.name, "{} must be a structural tag: an object of type structural_tag", outputs.name);
+    refuse(outputs.name, "must be a structural tag: an object of type structural_tag");
   return tag;
 }
 
@@ -73,13 +73,11 @@ void hold_output(const dialects::OutputFormat& format, std::string_view prompt, 
   SamplingParams& params = request.params;
   if (request.require_call && format.tool_calls == nullptr)
     refuse("tool_choice",
-           "tool_choice asks for a call, and it is not known how this model writes one; the server's "
-           "--tool-call-parser says it");
+           "asks for a call, and it is not known how this model writes one; the server's --tool-call-parser "
+           "says it");
   if (request.thinking_token_budget && format.reasoning == nullptr)
-    refuse(
-        "thinking_token_budget",
-        "thinking_token_budget is for models that reason; the server's --reasoning-parser says how this one "
-        "does");
+    refuse("thinking_token_budget",
+           "is for models that reason; the server's --reasoning-parser says how this one does");
   dialects::ReasoningTags tags;
   if (format.reasoning != nullptr) tags = reasoning_tags(*format.reasoning, prompt);
   if (auto held = asked_of(format, request)) {

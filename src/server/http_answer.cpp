@@ -39,7 +39,7 @@ bool has_body(int status) { return status >= 200 && status != 204 && status != 3
 }  // namespace
 
 HttpResponder::HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
-    : connection_(std::move(connection)), form_(form) {}
+    : connection_(std::move(connection)), form_(std::move(form)) {}
 
 bool HttpResponder::expect_locked(State state) const {
   if (state_ == State::kGone) return false;
@@ -155,7 +155,7 @@ void HttpResponder::send_error(int status, const std::string& message) {
 void HttpResponder::send_error_locked(int status, const std::string& message) {
   HttpHeaders headers = {{"Content-Type", "application/json"}};
   if (status == 503) headers.emplace_back("Retry-After", "1");
-  send_locked(status, headers, connection_->error_body(status, message));
+  send_locked(status, headers, connection_->error_body(status, message, form_.target));
 }
 
 void HttpResponder::abandon() {

@@ -20,6 +20,7 @@ struct AnswerForm {
   bool body = true;     // not to HEAD
   bool chunked = true;  // not to HTTP/1.0
   bool keep_alive = true;
+  std::string target = {};  // the request's, for errors; empty: it is not known
 };
 
 // The answer to the request that a connection has under way: send, or begin, any number of writes, and end.

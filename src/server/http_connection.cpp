@@ -91,8 +91,9 @@ void HttpConnection::abort() {
   if (!closed_) asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
 }
 
-std::string HttpConnection::error_body(int status, const std::string& message) const {
-  if (service_->config.error_body) return service_->config.error_body(status, message);
+std::string HttpConnection::error_body(int status, const std::string& message,
+                                       const std::string& target) const {
+  if (service_->config.error_body) return service_->config.error_body(status, message, target);
   return R"({"error":{"message":")" + message + R"("}})";
 }
 
@@ -200,9 +201,11 @@ void HttpConnection::dispatch() {
   request.remote = remote_;
   if (reserved_ && !(service_->config.is_urgent && service_->config.is_urgent(request)))
     return refuse(503, kTooMany);
-  const AnswerForm form{
-      .body = request.method != "HEAD", .chunked = http11, .keep_alive = keep_alive && !reserved_};
-  const auto answer = std::make_shared<HttpResponder>(shared_from_this(), form);
+  AnswerForm form{.body = request.method != "HEAD",
+                  .chunked = http11,
+                  .keep_alive = keep_alive && !reserved_,
+                  .target = request.target};
+  const auto answer = std::make_shared<HttpResponder>(shared_from_this(), std::move(form));
   answer_ = answer;
   try {
     service_->handler(std::move(request), answer);
@@ -216,9 +219,10 @@ void HttpConnection::refuse(int status, const std::string& message) {
   stage_ = Stage::kAnswering;
   refused_ = true;
   if (service_->config.on_refused) service_->config.on_refused(status);
+  AnswerForm form{.keep_alive = false, .target = std::string(parser_.target())};
   parser_.take();  // what has come of the request is of no use while the connection closes
   release_body();
-  HttpResponder(shared_from_this(), {.keep_alive = false}).send_error(status, message);
+  HttpResponder(shared_from_this(), std::move(form)).send_error(status, message);
 }
 
 // Writing.

@@ -87,7 +87,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void output(std::string_view before, std::string body, std::string_view after, Then then);
   void abort();  // cut(), soon
   bool may_stay_open() const { return !service_->draining; }
-  std::string error_body(int status, const std::string& message) const;
+  std::string error_body(int status, const std::string& message, const std::string& target) const;
 
  private:
   enum class Stage {

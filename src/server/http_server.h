@@ -56,7 +56,7 @@ struct HttpServerConfig {
   std::string tls_certificate;  // PEM file with the chain; empty: no TLS
   std::string tls_key;          // PEM file; empty: the key is in the certificate's file
   // The JSON body of an answer that is made here. Empty: {"error":{"message":...}}.
-  std::function<std::string(int status, const std::string& message)> error_body;
+  std::function<std::string(int status, const std::string& message, const std::string& target)> error_body;
   // Told of a client that got such an answer to what was no request. On an I/O thread.
   std::function<void(int status)> on_refused;
   // A few connections more than max_connections are taken for requests of which this is true, one each, short

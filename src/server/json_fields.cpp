@@ -17,7 +17,7 @@ constexpr std::size_t kMaxValues = std::size_t{1} << 21;  // as many tokens as t
 constexpr std::size_t kMaxMessageBytes = 300;
 
 [[noreturn]] void wrong(const OrderedJson& value, const std::string& place, const std::string& right) {
-  refuse(place, "{} is {}; it must be {}", place, shown(value), right);
+  refuse(place, "is {}; it must be {}", shown(value), right);
 }
 
 // What a text says that is a number, or the value as it is: clients of vLLM, whose models are lax, send both.
@@ -123,10 +123,10 @@ std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::stri
 }
 
 const std::string& to_choice(const OrderedJson& value, const std::string& place,
-                             std::span<const std::string_view> choices) {
+                             std::initializer_list<std::string_view> choices) {
   const std::string& text = to_text(value, place);
-  if (std::find(choices.begin(), choices.end(), text) == choices.end())
-    refuse(place, "{} is {}; it must be one of {}", place, in_quotes(text), join_text(choices, ", "));
+  if (std::ranges::find(choices, text) == choices.end())
+    refuse(place, "is {}, which is not supported; it may be {}", in_quotes(text), join_text(choices, ", "));
   return text;
 }
 
@@ -135,6 +135,13 @@ std::vector<std::string> to_texts(const OrderedJson& value, const std::string& p
   for (std::size_t i = 0; i < to_list(value, place).size(); ++i)
     texts.push_back(to_text(value[i], element(place, i)));
   return texts;
+}
+
+std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& place) {
+  std::vector<JsonFields> objects;
+  for (std::size_t i = 0; i < to_list(value, place).size(); ++i)
+    objects.emplace_back(value[i], element(place, i));
+  return objects;
 }
 
 JsonFields::JsonFields(const OrderedJson& object, std::string place)
@@ -153,7 +160,7 @@ const OrderedJson* JsonFields::find(std::string_view name) const {
 
 const OrderedJson& JsonFields::required(std::string_view name) const {
   const OrderedJson* value = find(name);
-  if (value == nullptr) refuse(place_of(name), "{} is missing", place_of(name));
+  if (value == nullptr) refuse(place_of(name), "is missing");
   return *value;
 }
 

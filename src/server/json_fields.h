@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,8 +33,10 @@ const OrderedJson& to_list(const OrderedJson& value, const std::string& place);
 std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::string& place, int vocab_size);
 // A text that is one of these.
 const std::string& to_choice(const OrderedJson& value, const std::string& place,
-                             std::span<const std::string_view> choices);
+                             std::initializer_list<std::string_view> choices);
 std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place);
+class JsonFields;
+std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& place);
 
 // The fields of an object of a request, all of them optional: null counts as absent, and what nobody asks for
 // is ignored. ApiError when a field is of the wrong type or out of range. Lives shorter than the object.
@@ -43,6 +45,8 @@ class JsonFields {
   // `place`: of the object, empty for the body.
   explicit JsonFields(const OrderedJson& object, std::string place = {});
 
+  const OrderedJson& object() const { return *object_; }
+  const std::string& place() const { return place_; }
   std::string place_of(std::string_view name) const;
   const OrderedJson* find(std::string_view name) const;      // null: absent
   const OrderedJson& required(std::string_view name) const;  // ApiError where it is absent
@@ -59,6 +63,12 @@ class JsonFields {
     return get(name, to_integer, min, max);
   }
   auto boolean(std::string_view name) const { return get(name, to_bool); }
+  auto choice(std::string_view name, std::initializer_list<std::string_view> choices) const {
+    return get(name, to_choice, choices);
+  }
+  std::vector<JsonFields> objects(std::string_view name) const {
+    return get(name, to_objects).value_or(std::vector<JsonFields>());
+  }
   auto object(std::string_view name) const {
     return get(name, [](const OrderedJson& value, std::string place) {
       return JsonFields(value, std::move(place));
@@ -68,12 +78,18 @@ class JsonFields {
   const std::string& required_text(std::string_view name) const {
     return to_text(required(name), place_of(name));
   }
-  // These leave `value` as it is where the field is absent.
-  void read(std::string_view name, float& value) const { value = get(name, to_float).value_or(value); }
-  void read(std::string_view name, bool& value) const { value = boolean(name).value_or(value); }
-  void read(std::string_view name, int& value, int min, int max) const {
-    value = static_cast<int>(integer(name, min, max).value_or(value));
+  const std::string& required_choice(std::string_view name,
+                                     std::initializer_list<std::string_view> choices) const {
+    return to_choice(required(name), place_of(name), choices);
   }
+  // These leave `value` as it is where the field is absent.
+  template <typename T, typename Convert, typename... Limits>
+  void read(std::string_view name, T& value, const Convert& convert, const Limits&... limits) const {
+    if (const OrderedJson* given = find(name))
+      value = static_cast<T>(convert(*given, place_of(name), limits...));
+  }
+  void read(std::string_view name, float& value) const { read(name, value, to_float); }
+  void read(std::string_view name, bool& value) const { read(name, value, to_bool); }
 
  private:
   const OrderedJson* object_;

@@ -62,6 +62,7 @@ void LiveRequest::record(const RequestOutput& request) {
   const auto add = [](std::optional<std::size_t>& sum, std::size_t count) { sum = sum.value_or(0) + count; };
   add(record.prompt_tokens, request.prompt_token_ids.size());
   add(record.cached_tokens, static_cast<std::size_t>(request.num_cached_tokens));
+  if (record.cache_end <= CacheEnd::Reason::kWhole) record.cache_end = request.cache_end.reason;
   for (const CompletionOutput& output : request.outputs) {
     add(record.output_tokens, output.token_ids.size());
     record.finish_reason = to_string(output.finish_reason);

@@ -8,7 +8,6 @@
 #include <variant>
 
 #include "server/api_error.h"
-#include "tokenizer/unicode.h"
 
 namespace quire::server {
 namespace {
@@ -18,8 +17,8 @@ constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // as -1
 constexpr std::size_t kLongSetting = 1 << 10;     // bytes of a field, told in an answer of one output alone
 
 // llama.cpp's names of our fields.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kRenamed = {
-    {{"repeat_penalty", "repetition_penalty"}, {"n_probs", "logprobs"}, {"n_cmpl", "n"}}};
+constexpr FieldName kRenamed[] = {
+    {"repeat_penalty", "repetition_penalty"}, {"n_probs", "logprobs"}, {"n_cmpl", "n"}};
 
 // What `samplers` calls a field, and where that does nothing.
 struct Sampler {
@@ -37,7 +36,7 @@ constexpr std::array<Sampler, 7> kSamplers = {{{"top_k", "top_k", 0},
 void refuse_samplers(const JsonFields& fields) {
   const auto check = [&](const char* name, float least, float most) {
     const float value = fields.get(name, to_float).value_or(least);
-    if (value < least || value > most) refuse(name, "{} is {}, which is not supported", name, value);
+    if (value < least || value > most) refuse(name, "is {}, which is not supported", value);
   };
   constexpr float kMax = std::numeric_limits<float>::max();
   for (const char* name : {"dry_multiplier", "xtc_probability", "mirostat", "dynatemp_range", "top_n_sigma",
@@ -60,7 +59,7 @@ OrderedJson read_llama_bias(const OrderedJson& value, const ServedModel& model) 
     else
       ids = {static_cast<TokenId>(to_integer(token, "logit_bias", 0, model.sampling.vocab_size - 1))};
     if (read.size() + ids.size() > SamplingState::kMaxBiases)
-      refuse("logit_bias", "logit_bias has more than {} tokens", SamplingState::kMaxBiases);
+      refuse("logit_bias", "has more than {} tokens", SamplingState::kMaxBiases);
     for (const TokenId id : ids) read[std::to_string(id)] = amount;
   };
   if (value.is_object()) {
@@ -74,7 +73,7 @@ OrderedJson read_llama_bias(const OrderedJson& value, const ServedModel& model) 
   }
   for (const OrderedJson& pair : to_list(value, "logit_bias")) {
     if (!pair.is_array() || pair.size() != 2)
-      refuse("logit_bias", "logit_bias has {}; it must have pairs of a token and a bias", shown(pair));
+      refuse("logit_bias", "has {}; it must have pairs of a token and a bias", shown(pair));
     add(pair[0], pair[1]);
   }
   return read;
@@ -131,15 +130,10 @@ void read_samplers(const JsonFields& fields, const ServedModel& model, LlamaRequ
   try {
     const JsonFields ours(translated);
     read_common(ours, model, request);
-    if (const auto count = ours.integer("logprobs", 1, model.sampling.max_logprobs))
-      request.params.logprobs = static_cast<int>(*count);
+    ours.read("logprobs", request.params.logprobs, to_integer, 1, model.sampling.max_logprobs);
     check_sampling(request.params, model);
   } catch (const ApiError& e) {
-    const auto* found = std::ranges::find(kRenamed, e.param, &decltype(kRenamed)::value_type::second);
-    const std::string_view message = e.what();
-    if (found == kRenamed.end() || !message.starts_with(e.param)) throw;
-    throw ApiError(e.status, format_text("{}{}", found->first, message.substr(e.param.size())),
-                   std::string(found->first));
+    throw renamed(e, kRenamed);
   }
   request.settings = settings_json(translated, request);
 }
@@ -166,7 +160,7 @@ void read_llama_prompts(const OrderedJson& prompt, const ServedModel& model, Lla
       prompt.is_array() && std::ranges::none_of(prompt, [](const auto& part) { return part.is_number(); });
   if (!is_list) return request.prompts.push_back(read_llama_prompt(prompt, model));
   if (prompt.empty() || prompt.size() > model.max_prompts)
-    refuse("prompt", "prompt has {} entries; it must have 1 to {}", prompt.size(), model.max_prompts);
+    refuse("prompt", "has {} entries; it must have 1 to {}", prompt.size(), model.max_prompts);
   for (const OrderedJson& one : prompt) request.prompts.push_back(read_llama_prompt(one, model));
 }
 
@@ -194,7 +188,7 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
   refuse_samplers(fields);
   const char* const name = fields.find("n_predict") == nullptr ? "max_tokens" : "n_predict";
   const std::int64_t predicted = fields.integer(name, -1, kMostPredicted).value_or(-1);
-  if (predicted == 0) refuse(name, "{} is 0; it must be at least 1, or -1 for what the context holds", name);
+  if (predicted == 0) refuse(name, "is 0; it must be at least 1, or -1 for what the context holds");
   if (predicted > 0) request.max_tokens = static_cast<int>(predicted);
   fields.read("cache_prompt", request.cache_prompt);
   fields.read("return_tokens", request.return_tokens);
@@ -202,27 +196,6 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
   read_llama_prompts(fields.required("prompt"), model, request);
   read_samplers(fields, model, request);
   return request;
-}
-
-OrderedJson llama_tokenize_body(const OrderedJson& body, const ServedModel& model) {
-  const JsonFields fields(body);
-  const Tokenizer& tokenizer = tokenizer_of(model);
-  const std::array<TextPiece, 1> content = {
-      {{to_text(fields.required("content"), "content"), fields.boolean("parse_special").value_or(true)}}};
-  const auto ids = tokenizer.encode(content, fields.boolean("add_special").value_or(false));
-  OrderedJson tokens = OrderedJson::array();
-  const bool with_pieces = fields.boolean("with_pieces").value_or(false);
-  for (const TokenId id : ids) {
-    if (!with_pieces) {
-      tokens.push_back(id);
-      continue;
-    }
-    const std::string bytes = tokenizer.token_bytes(id);
-    tokens.push_back({{"id", id}, {"piece", bytes}});
-    if (!is_valid_utf8(bytes))
-      tokens.back()["piece"] = std::vector<unsigned char>(bytes.begin(), bytes.end());
-  }
-  return {{"tokens", std::move(tokens)}};
 }
 
 LlamaResponse::LlamaResponse(ResponseHead head, LlamaRequest request, const ServedModel& model)

@@ -20,9 +20,6 @@ struct LlamaRequest : ApiRequest {
 // ApiError for samplers that are not here and are asked for; its param is llama.cpp's name.
 LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& model);
 
-// The answer to /tokenize with llama.cpp's fields: content, add_special, parse_special, with_pieces.
-OrderedJson llama_tokenize_body(const OrderedJson& body, const ServedModel& model);
-
 // An object for each output, in a list where there are several. A stream's events are the pieces of the text,
 // then such an object without text; nothing follows the last one. The model outlives it.
 class LlamaResponse final : public Response {

@@ -1,6 +1,5 @@
 #include "server/messages_request.h"
 
-#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,7 +16,7 @@ constexpr int kMostBudgetTokens = 1 << 30;
 // A text that must be there and say something.
 const std::string& required_name(const JsonFields& fields, std::string_view field) {
   const std::string& name = fields.required_text(field);
-  if (name.empty()) refuse(fields.place_of(field), "{} is empty", fields.place_of(field));
+  if (name.empty()) refuse(fields.place_of(field), "is empty");
   return name;
 }
 
@@ -67,10 +66,8 @@ void ChatBuilder::add_text(std::string_view role, const std::string& text) {
 
 void ChatBuilder::add(std::string_view role, const OrderedJson& content, const std::string& place) {
   if (content.is_string()) return add_text(role, content.get_ref<const std::string&>());
-  if (!content.is_array())
-    refuse(place, "{} is {}; it must be a string or a list of blocks", place, shown(content));
-  for (std::size_t i = 0; i < content.size(); ++i)
-    add_block(role, JsonFields(content[i], format_text("{}[{}]", place, i)));
+  if (!content.is_array()) refuse(place, "is {}; it must be a string or a list of blocks", shown(content));
+  for (const JsonFields& block : to_objects(content, place)) add_block(role, block);
 }
 
 void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
@@ -90,16 +87,15 @@ void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
     if (type == "tool_use") return add_call(block);
     known = "text, thinking, redacted_thinking or tool_use";
   }
-  refuse(place, "{} is {}; here this model takes {}", place, in_quotes(type), known);
+  refuse(place, "is {}; here this model takes {}", in_quotes(type), known);
 }
 
 void ChatBuilder::add_call(const JsonFields& block) {
   const std::string& id = required_name(block, "id");
   const std::string& name = required_name(block, "name");
   tool_names_[id] = name;
-  OrderedJson call = {{"id", id}, {"type", "function"}, {"function", {{"name", name}}}};
-  call["function"]["arguments"] = to_object(block.required("input"), block.place_of("input"));
-  turn("assistant")["tool_calls"].push_back(std::move(call));
+  const OrderedJson& input = to_object(block.required("input"), block.place_of("input"));
+  turn("assistant")["tool_calls"].push_back(function_tool({{"name", name}, {"arguments", input}}, id));
 }
 
 void ChatBuilder::add_result(const JsonFields& block) {
@@ -122,68 +118,56 @@ void ChatBuilder::add_reference(const std::string& name) {
 
 // The chat's tools; those that are not to stand in the prompt go to the builder.
 void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
-  const OrderedJson* tools = fields.find("tools");
-  if (tools == nullptr) return;
-  OrderedJson& made = chat["tools"] = OrderedJson::array();
-  for (std::size_t i = 0; i < to_list(*tools, "tools").size(); ++i) {
-    const JsonFields tool((*tools)[i], format_text("tools[{}]", i));
-    const std::string* type = tool.text("type");
-    if (type != nullptr && *type != "custom")
-      refuse(tool.place_of("type"), "{} is {}; this server has no tools of its own, only custom ones",
-             tool.place_of("type"), in_quotes(*type));
+  if (fields.find("tools") != nullptr) chat["tools"] = OrderedJson::array();
+  for (const JsonFields& tool : fields.objects("tools")) {
+    if (const auto type = tool.get("type", to_text).value_or("custom"); type != "custom")
+      refuse(tool.place_of("type"), "is {}; this server has no tools of its own, only custom ones",
+             in_quotes(type));
     const std::string& name = required_name(tool, "name");
     OrderedJson function = {{"name", name}};
     if (const std::string* description = tool.text("description")) function["description"] = *description;
     function["parameters"] = to_object(tool.required("input_schema"), tool.place_of("input_schema"));
     if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
     const bool is_deferred = tool.boolean("defer_loading").value_or(false);
-    OrderedJson& spelled = is_deferred ? builder.deferred[name] : made.emplace_back(nullptr);
-    spelled = {{"type", "function"}, {"function", std::move(function)}};
+    (is_deferred ? builder.deferred[name] : chat["tools"].emplace_back(nullptr)) =
+        function_tool(std::move(function));
   }
 }
 
 void read_conversation(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
-  constexpr std::array<std::string_view, 3> kRoles = {"user", "assistant", "system"};
-  const OrderedJson& messages = to_list(fields.required("messages"), "messages");
-  if (messages.empty()) refuse("messages", "messages is empty; at least one message is needed");
+  const auto messages = to_objects(fields.required("messages"), "messages");
+  if (messages.empty()) refuse("messages", "is empty; at least one message is needed");
   if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const JsonFields message(messages[i], format_text("messages[{}]", i));
-    const std::string& role = to_choice(message.required("role"), message.place_of("role"), kRoles);
+  for (const JsonFields& message : messages) {
+    const std::string& role = message.required_choice("role", {"user", "assistant", "system"});
     builder.add(role, message.required("content"), message.place_of("content"));
   }
   const OrderedJson& made = chat["messages"] = std::move(builder.messages);
   if (made.empty() || made.back()["role"] != "assistant") return;
   if (made.back().contains("tool_calls"))
-    refuse("messages", "messages ends with a tool_use; its tool_result must follow");
-  if (made.back().value("content", "").find_first_not_of(" \t\n\r\v\f") == std::string::npos)
-    refuse("messages", "messages ends with an assistant's message that has no text to be continued");
+    refuse("messages", "ends with a tool_use; its tool_result must follow");
+  if (made.back().value("content", "").find_first_not_of(kWhiteSpace) == std::string::npos)
+    refuse("messages", "ends with an assistant's message that has no text to be continued");
   chat["continue_final_message"] = true;
 }
 
 void read_tool_choice(const JsonFields& fields, OrderedJson& chat) {
-  constexpr std::array<std::string_view, 4> kTypes = {"auto", "any", "tool", "none"};
   const auto choice = fields.object("tool_choice");
   if (!choice) return;
-  const std::string& type = to_choice(choice->required("type"), choice->place_of("type"), kTypes);
+  const std::string& type = choice->required_choice("type", {"auto", "any", "tool", "none"});
   const bool has_to_call = type == "any" || type == "tool";
-  if (has_to_call && !fields.asks("tools"))
-    refuse("tool_choice", "tool_choice {} needs tools", in_quotes(type));
+  if (has_to_call && !fields.asks("tools")) refuse("tool_choice", "{} needs tools", in_quotes(type));
   chat["tool_choice"] = type == "any" ? "required" : type;
-  if (type == "tool")
-    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", required_name(*choice, "name")}}}};
+  if (type == "tool") chat["tool_choice"] = function_tool({{"name", required_name(*choice, "name")}});
   if (const auto one = choice->boolean("disable_parallel_tool_use")) chat["parallel_tool_calls"] = !*one;
 }
 
 // For the template, by the names that templates have for it, unless the request says more.
 void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
-  constexpr std::array<std::string_view, 3> kTypes = {"enabled", "disabled", "adaptive"};
   const auto thinking = fields.object("thinking");
   if (!thinking) return;
-  const std::string& type = to_choice(thinking->required("type"), thinking->place_of("type"), kTypes);
-  OrderedJson variables = OrderedJson::object();
-  if (const OrderedJson* given = fields.find("chat_template_kwargs"))
-    variables = to_object(*given, "chat_template_kwargs");
+  const std::string& type = thinking->required_choice("type", {"enabled", "disabled", "adaptive"});
+  auto variables = fields.get("chat_template_kwargs", to_object).value_or(OrderedJson::object());
   for (const char* name : {"enable_thinking", "thinking"})
     if (!variables.contains(name)) variables[name] = type != "disabled";
   chat["chat_template_kwargs"] = std::move(variables);
@@ -192,22 +176,19 @@ void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
                                    0, kMostBudgetTokens);
     if (reasons) chat["thinking_token_budget"] = budget;
   }
-  const std::string* display = thinking->text("display");
-  if (display != nullptr && *display == "omitted") chat["include_reasoning"] = false;
+  if (thinking->get("display", to_text) == "omitted") chat["include_reasoning"] = false;
 }
 
 std::shared_ptr<const StructuredOutputs> read_output_config(const JsonFields& fields, OrderedJson& chat) {
-  constexpr std::array<std::string_view, 5> kMessageEfforts = {"low", "medium", "high", "xhigh", "max"};
-  constexpr std::array<std::string_view, 1> kFormats = {"json_schema"};
   const auto config = fields.object("output_config");
-  if (const auto effort = config ? config->get("effort", to_choice, kMessageEfforts) : std::nullopt)
-    chat["reasoning_effort"] = *effort;
+  if (config && config->find("effort"))
+    chat["reasoning_effort"] = config->required_choice("effort", {"low", "medium", "high", "xhigh", "max"});
   const auto older = fields.object("output_format");
   const auto newer = config ? config->object("format") : std::nullopt;
-  if (older && newer) refuse("output_format", "output_format and output_config.format exclude each other");
+  if (older && newer) refuse("output_format", "and output_config.format exclude each other");
   const auto& format = newer ? newer : older;
   if (!format) return nullptr;
-  to_choice(format->required("type"), format->place_of("type"), kFormats);
+  format->required_choice("type", {"json_schema"});
   auto outputs = std::make_shared<StructuredOutputs>();
   outputs->kind = StructuredOutputs::Kind::kJsonSchema;
   outputs->name = format->place_of("schema");
@@ -218,28 +199,25 @@ std::shared_ptr<const StructuredOutputs> read_output_config(const JsonFields& fi
 // Claude Code asks for an edit that edits nothing.
 void check_context_management(const JsonFields& fields) {
   const auto management = fields.object("context_management");
-  const OrderedJson* edits = management ? management->find("edits") : nullptr;
-  if (edits == nullptr) return;
-  for (std::size_t i = 0; i < to_list(*edits, "context_management.edits").size(); ++i) {
-    const JsonFields edit((*edits)[i], format_text("context_management.edits[{}]", i));
+  if (!management) return;
+  for (const JsonFields& edit : management->objects("edits")) {
     const std::string& type = edit.required_text("type");
     const OrderedJson* keep = edit.find("keep");
     if (type != "clear_thinking_20251015" || keep == nullptr || *keep != "all")
-      refuse(edit.place_of("type"), "{} is {}, which is not supported; clear_thinking_20251015 may keep all",
-             edit.place_of("type"), in_quotes(type));
+      refuse(edit.place_of("type"), "is {}, which is not supported; clear_thinking_20251015 may keep all",
+             in_quotes(type));
   }
 }
 
 void check_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"container", "mcp_servers", "compaction", "thread"});
   // Of chats: this API has other fields for them, or its answers have no place.
-  refuse_unsupported(fields, {"stop", "max_completion_tokens", "response_format", "parallel_tool_calls"});
-  refuse_unsupported(fields,
-                     {"continue_final_message", "add_generation_prompt", "stream_options", "timings"});
-  refuse_unsupported(fields, {"n", "best_of", "use_beam_search", "logprobs", "top_logprobs"});
-  refuse_unsupported(fields, {"prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"});
-  check_value(fields, "service_tier", {"auto", "standard_only"});
-  check_value(fields, "speed", {"standard"});
+  refuse_unsupported(fields, {"stop", "max_completion_tokens", "response_format", "parallel_tool_calls",
+                              "continue_final_message", "add_generation_prompt", "stream_options", "timings",
+                              "n", "best_of", "use_beam_search", "logprobs", "top_logprobs",
+                              "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"});
+  fields.choice("service_tier", {"auto", "standard_only"});
+  fields.choice("speed", {"standard"});
   check_context_management(fields);
   fields.object("metadata");
 }
@@ -263,7 +241,7 @@ ChatRequest parse_messages_request(OrderedJson body, const MessagesReader& reade
   request.late_tools = std::move(builder.loaded);
   if (outputs) {
     if (const auto& other = request.params.structured_outputs)
-      refuse(outputs->name, "{} and {} exclude each other", outputs->name, other->name);
+      refuse(outputs->name, "and {} exclude each other", other->name);
     request.params.structured_outputs = outputs;
   }
   return request;

@@ -16,41 +16,31 @@ constexpr int kAnyTokens = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxRepeatedBytes = std::size_t{16} << 20;  // of what all prompts of a request repeat
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";         // what a part of a character is decoded to
 
-// The field, which is one of these; the first one where it is absent.
-std::string_view read_choice(const JsonFields& fields, std::string_view name,
-                             std::initializer_list<std::string_view> choices) {
-  check_value(fields, name, choices);
-  const std::string* value = fields.text(name);
-  return value != nullptr ? std::string_view(*value) : *choices.begin();
-}
-
 void read_pooling(const JsonFields& fields, const ServedModel& model, PoolingRequest& request) {
   request.model = read_model_name(fields, model);
   refuse_unsupported(fields, {"stream", "mm_processor_kwargs", "media_io_kwargs"});
-  check_value(fields, "padding", {"do_not_pad"});
+  fields.choice("padding", {"do_not_pad"});
   read_identity(fields, request);
-  request.keeps_beginning = read_choice(fields, "truncation_side", {"left", "right"}) == "right";
-  const int max = model.max_model_len;
-  if (const auto kept = fields.integer("truncate_prompt_tokens", -1, kAnyTokens)) {
+  read_truncation(fields, request);
+  if (auto& kept = request.params.truncate_prompt_tokens) {
+    const int max = model.max_model_len;
     if (*kept == 0 || *kept > max)
       refuse("truncate_prompt_tokens",
-             "truncate_prompt_tokens is {}; it must be -1, or 1 to {}. Please request a smaller truncation "
-             "size.",
-             *kept, max);
-    request.kept = *kept == -1 ? max : static_cast<int>(*kept);
+             "is {}; it must be -1, or 1 to {}. Please request a smaller truncation size.", *kept, max);
+    if (*kept == -1) kept = max;
   }
   for (const char* name : {"normalize", "use_activation"})  // of one thing
     if (!fields.boolean(name).value_or(true)) request.use_activation = false;
 }
 
 void read_encoding(const JsonFields& fields, EmbeddingsRequest& request) {
-  const auto dtype = read_choice(fields, "embed_dtype", {"float32", "float16", "bfloat16"});
-  request.big_endian = read_choice(fields, "endianness", {"native", "little", "big"}) == "big";
-  if (read_choice(fields, "encoding_format", {"float", "base64"}) == "base64")
+  const auto dtype = fields.choice("embed_dtype", {"float32", "float16", "bfloat16"}).value_or("float32");
+  request.big_endian = fields.choice("endianness", {"native", "little", "big"}) == "big";
+  if (fields.choice("encoding_format", {"float", "base64"}) == "base64")
     request.base64 = dtype == "float16" ? DType::kF16 : dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
   else if (const char* name = request.big_endian ? "endianness" : "embed_dtype";
            request.big_endian || dtype != "float32")
-    refuse(name, "{} is of numbers in base64; it needs encoding_format base64", name);
+    refuse(name, "is of numbers in base64; it needs encoding_format base64");
 }
 
 // A text, or an object with one.
@@ -58,8 +48,7 @@ std::string to_document(const OrderedJson& value, const std::string& place) {
   if (value.is_string()) return value.get<std::string>();
   const std::string* text = value.is_object() ? JsonFields(value, place).text("text") : nullptr;
   if (text == nullptr)
-    refuse(place, "{} is {}; it must be a text, or an object with a text: {{\"text\": \"...\"}}", place,
-           shown(value));
+    refuse(place, "is {}; it must be a text, or an object with a text: {{\"text\": \"...\"}}", shown(value));
   return *text;
 }
 
@@ -68,7 +57,7 @@ std::vector<std::string> to_documents(const JsonFields& fields, const std::strin
   const OrderedJson& value = fields.required(name);
   if (!value.is_array()) return {to_document(value, name)};
   if (value.empty() || value.size() > model.max_prompts)
-    refuse(name, "{} has {} entries; it must have 1 to {}", name, value.size(), model.max_prompts);
+    refuse(name, "has {} entries; it must have 1 to {}", value.size(), model.max_prompts);
   std::vector<std::string> texts;
   for (const OrderedJson& entry : value)
     texts.push_back(to_document(entry, format_text("{}[{}]", name, texts.size())));
@@ -81,22 +70,16 @@ void read_pairs(const JsonFields& fields, const ServedModel& model, ScoreRequest
   request.documents = to_documents(fields, other, model);
   const std::size_t num_queries = request.queries.size(), num_documents = request.documents.size();
   if (num_queries > 1 && (request.rerank || num_queries != num_documents))
-    refuse(name, "{} has {} entries, and {} {}; it must have one{}", name, num_queries, other, num_documents,
+    refuse(name, "has {} entries, and {} {}; it must have one{}", num_queries, other, num_documents,
            request.rerank ? "" : ", or one for each");
-  if (const std::string* text = fields.text("instruction")) request.instruction = *text;
+  request.instruction = fields.get("instruction", to_text);
   const std::size_t repeated =
       (num_queries == 1 ? request.queries[0].size() : 0) + request.instruction.value_or("").size();
   if (repeated * num_documents > kMaxRepeatedBytes)
-    refuse(name, "{} and instruction have {} bytes, and {} {} entries; at most {} may have so many", name,
-           repeated, other, num_documents, kMaxRepeatedBytes / repeated);
+    refuse(name, "and instruction have {} bytes, and {} {} entries; at most {} may have so many", repeated,
+           other, num_documents, kMaxRepeatedBytes / repeated);
   request.max_query_tokens = fields.integer("max_tokens_per_query", 0, kAnyTokens);
   request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kAnyTokens);
-}
-
-void cut_tokens(std::vector<TokenId>& tokens, std::optional<std::int64_t> kept, bool keeps_beginning) {
-  if (!kept || std::ssize(tokens) <= *kept) return;
-  if (!keeps_beginning) tokens.erase(tokens.begin(), tokens.end() - *kept);
-  tokens.resize(static_cast<std::size_t>(*kept));
 }
 
 }  // namespace
@@ -106,9 +89,9 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   const JsonFields fields(body);
   EmbeddingsRequest request;
   request.pooling = pooling;
-  if (pooling) check_value(fields, "task", {"embed"});
+  if (pooling) fields.choice("task", {"embed"});
   read_pooling(fields, model, request);
-  fields.read("dimensions", request.dimensions, 1, model.hidden_size);
+  fields.read("dimensions", request.dimensions, to_integer, 1, model.hidden_size);
   read_encoding(fields, request);
   if (fields.find("input") != nullptr || fields.find("messages") == nullptr) {
     fields.read("add_special_tokens", request.add_special_tokens);
@@ -125,8 +108,8 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
 ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& model, bool rerank) {
   const JsonFields fields(body);
   ScoreRequest request;
+  request.truncate_right = true;
   read_pooling(fields, model, request);
-  request.keeps_beginning = read_choice(fields, "truncation_side", {"right", "left"}) == "right";
   refuse_unsupported(fields,
                      {"chat_template_kwargs", "rank_fields", "max_chunks_per_doc", "return_embeddings"});
   request.rerank = rerank;
@@ -137,7 +120,7 @@ ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& mod
   request.query_name = rerank ? "query" : name_of({"queries", "text_1", "data_1"});
   request.document_name = rerank ? "documents" : name_of({"documents", "items", "text_2", "data_2"});
   read_pairs(fields, model, request);
-  request.top_n = static_cast<std::size_t>(fields.integer("top_n", 0, kAnyTokens).value_or(0));
+  fields.read("top_n", request.top_n, to_integer, 0, kAnyTokens);
   fields.read("return_documents", request.return_documents);
   return request;
 }
@@ -155,8 +138,8 @@ void check_length(std::int64_t tokens, const std::string& field, const ServedMod
 
 void fit_input(std::vector<TokenId>& tokens, const PoolingRequest& request, const std::string& field,
                const ServedModel& model) {
-  cut_tokens(tokens, request.kept, request.keeps_beginning);
-  if (tokens.empty()) refuse(field, "{} has an empty text; at least one token is needed", field);
+  truncate_prompt(tokens, request, model);
+  if (tokens.empty()) refuse(field, "has an empty text; at least one token is needed");
   check_length(std::ssize(tokens), field, model);
 }
 

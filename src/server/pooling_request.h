@@ -12,8 +12,6 @@ namespace quire::server {
 
 // What requests have in common whose prompts are not continued.
 struct PoolingRequest : ApiRequest {
-  std::optional<int> kept;  // tokens of each input, at most the context; unset: all
-  bool keeps_beginning = false;
   bool use_activation = true;  // a vector is scaled, logits become probabilities
 };
 

@@ -12,16 +12,10 @@ namespace {
 
 using Outputs = PoolingResponse::Outputs;
 
-OrderedJson usage_of_all(Outputs outputs) {
-  Usage usage;
-  for (const RequestOutput& output : outputs) usage.add(output);
-  return usage_json(usage);
-}
-
 OrderedJson list_body(const ResponseHead& head, Outputs outputs, OrderedJson data) {
   OrderedJson body = begin_response(head, "list");
   body["data"] = std::move(data);
-  body["usage"] = usage_of_all(outputs);
+  body["usage"] = usage_json(usage_of(outputs));
   return body;
 }
 
@@ -107,8 +101,10 @@ OrderedJson score_body(const ResponseHead& head, Outputs outputs, const ScoreReq
     list.push_back({{"index", i}, {"relevance_score", scores[i]}});
     if (request.return_documents) list.back()["document"] = {{"text", request.documents[i]}};
   }
-  return {
-      {"id", head.id}, {"model", head.model}, {"usage", usage_of_all(outputs)}, {"results", std::move(list)}};
+  return {{"id", head.id},
+          {"model", head.model},
+          {"usage", usage_json(usage_of(outputs))},
+          {"results", std::move(list)}};
 }
 
 }  // namespace quire::server

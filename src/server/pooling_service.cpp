@@ -16,9 +16,9 @@ EngineRequest of_labels(const Classifier& classifier) {
 
 // The inputs of a score by embeddings.
 std::vector<std::vector<TokenId>> tokenize_texts(const ScoreRequest& request, const ServedModel& model) {
-  constexpr const char* kWhy = "{} says nothing of cosines, which this model's scores are";
-  if (request.instruction) refuse("instruction", kWhy, "instruction");
-  if (!request.use_activation) refuse("use_activation", kWhy, "use_activation");
+  constexpr const char* kWhy = "says nothing of cosines, which this model's scores are";
+  if (request.instruction) refuse("instruction", kWhy);
+  if (!request.use_activation) refuse("use_activation", kWhy);
   const Tokenizer* tokenizer = model.sampling.tokenizer;
   std::vector<std::vector<TokenId>> inputs;
   const auto add = [&](const std::vector<std::string>& texts, const std::string& field,
@@ -48,7 +48,7 @@ void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_
   form.normalise = request.use_activation;
   std::vector<EngineRequest> prompts(inputs.size(), form);
   for (std::size_t i = 0; i < inputs.size(); ++i) prompts[i].prompt = std::move(inputs[i]);
-  ResponseHead head = response_head(id_prefix, answer_id(*exchange, request), request.model);
+  ResponseHead head = response_head(id_prefix, *exchange, request);
   auto body = [request = std::move(request), make_body](const ResponseHead& of,
                                                         PoolingResponse::Outputs outputs) {
     return make_body(of, outputs, request);
@@ -60,15 +60,14 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
   const std::string_view path = exchange->request().path();
   const bool pooling = path == "/pooling", classifies = path == "/classify";
   if (classifies && !classifier_)
-    refuse("",
-           "this model is no classifier; classifier_from_token in config.json or --hf-overrides makes one");
-  const OrderedJson body = parse_body(exchange->take_body());
+    throw ApiError(
+        400, "this model is no classifier; classifier_from_token in config.json or --hf-overrides makes one");
+  const OrderedJson body = exchange->take_body();
   EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_, pooling);
   std::vector<std::vector<TokenId>> inputs =
       tokenize_prompts(request.inputs, request.add_special_tokens, model_);
   request.inputs.clear();  // its answer may take long
-  if (const auto chat = std::exchange(request.chat, {}))
-    inputs = {tokenize_chat(*chat, render_chat(*chat, chat_template(), local_time()), model_)};
+  if (const auto chat = std::exchange(request.chat, {})) inputs = {chat_tokens(*chat)};
   for (std::vector<TokenId>& input : inputs) fit_input(input, request, "input", model_);
   if (classifies)
     return pool(exchange, "classify-", std::move(request), std::move(inputs), of_labels(*classifier_),
@@ -84,7 +83,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::score(const std::shared_ptr<Exchange>& exchange) {
   const bool rerank = exchange->request().path().ends_with("/rerank");
-  ScoreRequest request = parse_score_request(parse_body(exchange->take_body()), model_, rerank);
+  ScoreRequest request = parse_score_request(exchange->take_body(), model_, rerank);
   const bool of_pairs = classifier_ && classifier_->pair_prompt;
   EngineRequest form;
   std::vector<std::vector<TokenId>> inputs;

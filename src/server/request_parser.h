@@ -24,7 +24,8 @@ class RequestParser {
   bool started() const { return started_; }  // some of the request has come
   bool in_body() const { return stage_ == Stage::kBody; }
   bool complete() const { return stage_ == Stage::kComplete; }
-  std::size_t body_bytes() const { return request_.body.size(); }  // so far
+  std::string_view target() const { return head_->get().target(); }  // empty: it has not come
+  std::size_t body_bytes() const { return request_.body.size(); }    // so far
   // Whether the client waits for a 100 before it sends the body; says so once.
   bool take_expect_continue();
 

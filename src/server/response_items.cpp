@@ -1,7 +1,6 @@
 #include "server/response_items.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/format.h"
@@ -23,10 +22,7 @@ OrderedJson text_parts(const std::vector<std::string>& texts, std::string_view t
 // The texts of a list of reasoning's parts.
 std::vector<std::string> read_reasoning(const OrderedJson& parts, const std::string& place) {
   std::vector<std::string> texts;
-  for (std::size_t i = 0; i < to_list(parts, place).size(); ++i) {
-    const JsonFields part(parts[i], format_text("{}[{}]", place, i));
-    texts.push_back(part.required_text("text"));
-  }
+  for (const JsonFields& part : to_objects(parts, place)) texts.push_back(part.required_text("text"));
   return texts;
 }
 
@@ -61,18 +57,17 @@ OrderedJson text_part(std::string_view type, const std::string& text) {
 
 OrderedJson read_item(const OrderedJson& value, const std::string& place) {
   const JsonFields fields(value, place);
-  constexpr std::array<std::string_view, 5> kTypes = {"message", "function_call", "function_call_output",
-                                                      "reasoning", "item_reference"};
   const bool is_reference = fields.find("role") == nullptr && fields.find("id") != nullptr;
   const std::string type =
-      fields.get("type", to_choice, kTypes).value_or(is_reference ? "item_reference" : "message");
+      fields
+          .choice("type", {"message", "function_call", "function_call_output", "reasoning", "item_reference"})
+          .value_or(is_reference ? "item_reference" : "message");
   const bool is_cut = fields.get("status", to_text) == "incomplete";
   OrderedJson item = {{"id", fields.get("id", to_text).value_or("")},
                       {"type", type},
                       {"status", is_cut ? "incomplete" : "completed"}};
   if (type == "message") {
-    constexpr std::array<std::string_view, 4> kRoles = {"user", "assistant", "system", "developer"};
-    const std::string& role = to_choice(fields.required("role"), fields.place_of("role"), kRoles);
+    const std::string& role = fields.required_choice("role", {"user", "assistant", "system", "developer"});
     item["role"] = role;
     item["content"] = text_parts(read_texts(fields.required("content"), fields.place_of("content")),
                                  role == "assistant" ? "output_text" : "input_text");
@@ -105,9 +100,7 @@ void add_to_chat(const OrderedJson& item, OrderedJson& messages) {
   } else if (type == "function_call") {
     if (item["status"] == "incomplete") return;  // its arguments may be broken off
     assistant_message(type, messages)["tool_calls"].push_back(
-        {{"id", item["call_id"]},
-         {"type", "function"},
-         {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+        function_tool({{"name", item["name"]}, {"arguments", item["arguments"]}}, item["call_id"]));
   } else if (item["role"] == "assistant") {
     assistant_message(type, messages)["content"] = item["content"];
   } else {

@@ -17,11 +17,12 @@ namespace {
 constexpr std::size_t kMaxOtherBytes = 4 << 20;  // beside the input: most of it waits with the request
 constexpr std::string_view kLogprobs = "message.output_text.logprobs";
 
-// Fields of a chat, and of /v1/responses. Longer names come first.
-constexpr std::pair<std::string_view, std::string_view> kChatNames[] = {
-    {"response_format.json_schema", "text.format"}, {"response_format", "text.format"},
-    {"max_completion_tokens", "max_output_tokens"}, {"max_tokens", "max_output_tokens"},
-    {"reasoning_effort", "reasoning.effort"},       {"messages", "input"}};
+// Its fields, and those of a chat.
+constexpr FieldName kResponseNames[] = {{"text.format", R"(response_format(\.json_schema)?)"},
+                                        {"max_output_tokens", "max(_completion)?_tokens"},
+                                        {"reasoning.effort", "reasoning_effort"},
+                                        {"input", "messages"},
+                                        {"", R"(\.function(?=\.))"}};
 
 // The messages of a conversation's items, and the new ones of these as they are kept.
 class Conversation {
@@ -32,7 +33,9 @@ class Conversation {
   void add(const OrderedJson& item) {
     bytes_ += to_line(item).size();
     if (bytes_ > ResponseStore::kMaxConversationBytes)
-      refuse("input", "the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes);
+      throw ApiError(
+          400, format_text("the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes),
+          "input");
     add_to_chat(item, messages_);
   }
 
@@ -43,8 +46,7 @@ class Conversation {
 
   void add_input(const OrderedJson& input) {
     if (input.is_string()) return add_new(read_item({{"role", "user"}, {"content", input}}, "input"));
-    if (!input.is_array())
-      refuse("input", "input is {}; it must be a string or a list of items", shown(input));
+    if (!input.is_array()) refuse("input", "is {}; it must be a string or a list of items", shown(input));
     for (std::size_t i = 0; i < input.size(); ++i) {
       const std::string place = format_text("input[{}]", i);
       OrderedJson item = read_item(input[i], place);
@@ -90,70 +92,54 @@ class Conversation {
 };
 
 // What it asks for can be had; metadata is as OpenAI bounds it.
-void check_fields(const JsonFields& fields) {
+void check_response_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
                               "moderation", "prompt_logprobs", "return_token_ids"});
-  check_value(fields, "truncation", {"disabled"});
+  fields.choice("truncation", {"disabled"});
   fields.integer("n", 1, 1);
   for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})
     fields.text(name);
   const auto metadata = fields.get("metadata", to_object).value_or(OrderedJson::object());
-  if (metadata.size() > 16) refuse("metadata", "metadata has {} pairs; it may have 16", metadata.size());
+  if (metadata.size() > 16) refuse("metadata", "has {} pairs; it may have 16", metadata.size());
   const auto characters = [](const std::string& text) {
     return std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation);
   };
   for (const auto& [key, value] : metadata.items())
     if (characters(key) > 64 || characters(to_text(value, "metadata." + in_quotes(key))) > 512)
-      refuse("metadata", "metadata has {}; a key may have 64 characters, its value 512", in_quotes(key));
+      refuse("metadata", "has {}; a key may have 64 characters, its value 512", in_quotes(key));
 }
 
-// {type: function, …}: OpenAI has tools of other types.
-JsonFields read_function(const OrderedJson& value, const std::string& place) {
-  JsonFields function(value, place);
-  constexpr std::array<std::string_view, 1> kTypes = {"function"};
-  to_choice(function.required("type"), function.place_of("type"), kTypes);
-  return function;
-}
-
-std::string function_name(const OrderedJson& value, const std::string& place) {
-  return read_function(value, place).required_text("name");
+// Of {type: function, name, …}: OpenAI has tools of other types.
+const std::string& function_name(const JsonFields& function) {
+  function.required_choice("type", {"function"});
+  return function.required_text("name");
 }
 
 // Leaves of the tools those that may be called. What is to be chosen of them.
 OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
-  const std::string place = choice.place_of("tools");
   std::set<std::string> allowed;
-  for (const OrderedJson& named : to_list(choice.required("tools"), place))
-    allowed.insert(function_name(named, place));
-  OrderedJson left = OrderedJson::array();
-  for (OrderedJson& tool : tools)
-    if (const OrderedJson& name = tool["function"]["name"];
-        name.is_string() && allowed.erase(name.get<std::string>()) > 0)
-      left.push_back(tool);
+  for (const JsonFields& named : to_objects(choice.required("tools"), choice.place_of("tools")))
+    allowed.insert(function_name(named));
+  const auto is_other = [&](const OrderedJson& tool) { return allowed.erase(tool["function"]["name"]) == 0; };
+  tools.erase(std::remove_if(tools.begin(), tools.end(), is_other), tools.end());
   if (!allowed.empty())
-    refuse("tool_choice", "tool_choice names {}, which is none of the tools", in_quotes(*allowed.begin()));
-  tools = std::move(left);
+    refuse("tool_choice", "names {}, which is none of the tools", in_quotes(*allowed.begin()));
   return choice.required("mode");
 }
 
 void translate_tools(const JsonFields& fields, OrderedJson& chat) {
   OrderedJson tools = OrderedJson::array();
-  const OrderedJson* given = fields.find("tools");
-  for (std::size_t i = 0; given != nullptr && i < to_list(*given, "tools").size(); ++i) {
-    const JsonFields tool = read_function((*given)[i], format_text("tools[{}]", i));
-    OrderedJson function = OrderedJson::object();
-    for (const char* name : {"name", "description", "parameters", "strict"})
+  for (const JsonFields& tool : fields.objects("tools")) {
+    OrderedJson function = {{"name", function_name(tool)}};
+    for (const char* name : {"description", "parameters", "strict"})
       if (const OrderedJson* field = tool.find(name)) function[name] = *field;
-    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+    tools.push_back(function_tool(std::move(function)));
   }
-  const OrderedJson* choice = fields.find("tool_choice");
-  if (choice != nullptr && choice->is_object()) {
+  if (const OrderedJson* choice = fields.find("tool_choice"); choice != nullptr && choice->is_object()) {
     const JsonFields named(*choice, "tool_choice");
-    if (named.get("type", to_text) == "allowed_tools")
-      chat["tool_choice"] = allow_tools(named, tools);
-    else
-      chat["tool_choice"] = {{"type", "function"},
-                             {"function", {{"name", function_name(*choice, "tool_choice")}}}};
+    chat["tool_choice"] = named.get("type", to_text) == "allowed_tools"
+                              ? allow_tools(named, tools)
+                              : function_tool({{"name", function_name(named)}});
   }
   chat["tools"] = std::move(tools);
 }
@@ -173,12 +159,11 @@ OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
     }
     chat["response_format"] = *std::move(format);
   }
-  const OrderedJson* include = fields.find("include");
-  for (std::size_t i = 0; include != nullptr && i < to_list(*include, "include").size(); ++i) {
-    constexpr std::array<std::string_view, 2> kIncluded = {kLogprobs, "reasoning.encrypted_content"};
-    if (to_choice((*include)[i], format_text("include[{}]", i), kIncluded) == kLogprobs)
+  const auto include = fields.get("include", to_list).value_or(OrderedJson());
+  for (std::size_t i = 0; i < include.size(); ++i)
+    if (to_choice(include[i], format_text("include[{}]", i), {kLogprobs, "reasoning.encrypted_content"}) ==
+        kLogprobs)
       chat["logprobs"] = true;
-  }
   for (auto& [name, value] : chat.items()) body[name] = std::move(value);
   body["max_tokens"] = nullptr;
   if (!chat.contains("logprobs"))
@@ -217,7 +202,7 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
   ResponsesRequest request;
   Conversation conversation(context);
   const JsonFields fields(body);
-  check_fields(fields);
+  check_response_fields(fields);
   fields.integer("top_logprobs", 0, context.model.sampling.max_logprobs);
   if (const std::string* text = fields.text("instructions"); text != nullptr && !text->empty())
     conversation.add(read_item({{"role", "system"}, {"content", *text}}, "instructions"));
@@ -244,21 +229,7 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
 }
 
 OrderedJson responses_error(const ApiError& error, const std::string& request_id) {
-  std::string param = error.param;
-  std::string message = error.what();
-  const auto rename = [&](std::string_view from, std::string_view to) {
-    param.replace(param.find(from), from.size(), to);
-    if (const std::size_t found = message.find(from); found != std::string::npos)
-      message.replace(found, from.size(), to);
-  };
-  for (const auto& [from, to] : kChatNames) {
-    const std::string_view rest = std::string_view(param).substr(std::min(from.size(), param.size()));
-    if (!param.starts_with(from) || !(rest.empty() || rest[0] == '.' || rest[0] == '[')) continue;
-    rename(from, to);
-    break;
-  }
-  if (param.starts_with("tools[") && param.find(".function.") != std::string::npos) rename(".function.", ".");
-  return openai_error({error.status, message, param, error.code}, request_id);
+  return openai_error(renamed(error, kResponseNames), request_id);
 }
 
 }  // namespace quire::server

@@ -25,12 +25,12 @@ void extend(OrderedJson& list, const OrderedJson& more) { list.insert(list.end()
 
 ResponsesResponse::ResponsesResponse(ResponseHead head, ResponsesRequest request,
                                      const ResponsesContext& context, const MakeParser& make_parser)
-    : Response(std::move(head), {request.chat.stream, request.chat.timings || request.chat.metrics}),
+    : BlockResponse(std::move(head), {request.chat.stream, request.chat.timings || request.chat.metrics},
+                    request.chat.include_reasoning, make_parser),
       request_(std::move(request)),
       model_(context.model),
       store_(context.store),
       key_(context.key) {
-  output_.parser = make_parser();
   answer_ = OrderedJson::parse(R"({"id": "", "object": "response", "created_at": 0, "completed_at": null,
       "status": "in_progress", "error": null, "incomplete_details": null, "model": "", "output": [],
       "usage": null})");
@@ -68,21 +68,25 @@ void ResponsesResponse::emit_answer(std::string_view type, bool short_echo) {
                   sequence_number_++, answer_text(short_echo));
 }
 
-// fields: its own.
-void ResponsesResponse::open(std::string_view type, OrderedJson fields) {
-  close(true);
+void ResponsesResponse::open(const ToolCallDelta* call) {
+  const bool reasons = open_ == Block::kReasoning;
+  const char* const type = call ? "function_call" : reasons ? "reasoning" : "message";
+  const OrderedJson empty = OrderedJson::array();
   item_ = {{"id", item_id(type, head_.id, request_.num_items + items_.size())},
            {"type", type},
            {"status", "in_progress"}};
-  item_.update(fields);
+  item_.update(call      ? OrderedJson{{"call_id", call->id}, {"name", call->name}, {"arguments", ""}}
+               : reasons ? OrderedJson{{"summary", empty}, {"content", empty}}
+                         : OrderedJson{{"role", "assistant"}, {"content", empty}});
   emit("response.output_item.added", {{"item", item_}});
-  if (type == "function_call") return;
-  item_["content"].push_back(text_part(type == "message" ? "output_text" : "reasoning_text", ""));
+  if (call) return new_logprobs_.clear();
+  item_["content"].push_back(text_part(reasons ? "reasoning_text" : "output_text", ""));
   emit("response.content_part.added", {{"part", item_["content"][0]}});
 }
 
 void ResponsesResponse::close(bool complete) {
   if (item_.is_null()) return;
+  open_ = Block::kNone;
   item_["status"] = complete ? "completed" : "incomplete";
   if (item_["type"] == "function_call") {
     emit("response.function_call_arguments.done",
@@ -98,58 +102,28 @@ void ResponsesResponse::close(bool complete) {
   items_.push_back(std::exchange(item_, nullptr));
 }
 
-void ResponsesResponse::add_text(std::string_view type, const std::string& text) {
-  if (text.empty()) return;
-  const bool is_message = type == "message";
-  if (item_.is_null() || item_["type"] != type) {
-    const OrderedJson empty = OrderedJson::array();
-    open(type, is_message ? OrderedJson{{"role", "assistant"}, {"content", empty}}
-                          : OrderedJson{{"summary", empty}, {"content", empty}});
+void ResponsesResponse::append(const std::string& text) {
+  const OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
+  OrderedJson fields = {{"delta", text}};
+  if (open_ == Block::kCall) {
+    item_["arguments"].get_ref<std::string&>() += text;
+    return emit("response.function_call_arguments.delta", std::move(fields));
   }
   OrderedJson& part = item_["content"][0];
   part["text"].get_ref<std::string&>() += text;
-  OrderedJson fields = {{"delta", text}};
-  const OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
-  if (is_message) extend(part["logprobs"], fields["logprobs"] = logprobs);
+  if (open_ == Block::kText) extend(part["logprobs"], fields["logprobs"] = logprobs);
   emit(format_text("response.{}.delta", part["type"].get<std::string>()), std::move(fields));
 }
 
-void ResponsesResponse::add_call(const ToolCallDelta& call) {
-  if (!call.id.empty()) open("function_call", {{"call_id", call.id}, {"name", call.name}, {"arguments", ""}});
-  new_logprobs_.clear();
-  if (call.arguments.empty()) return;
-  item_["arguments"].get_ref<std::string&>() += call.arguments;
-  emit("response.function_call_arguments.delta", {{"delta", call.arguments}});
-}
-
-// First what goes on with the open item.
-void ResponsesResponse::add(const OutputDelta& delta) {
-  std::span<const ToolCallDelta> calls = delta.tool_calls;
-  if (!calls.empty() && calls.front().id.empty()) {
-    add_call(calls.front());
-    calls = calls.subspan(1);
-  }
-  const bool content_first = !item_.is_null() && item_["type"] == "message";
-  if (content_first) add_text("message", delta.content);
-  if (request_.chat.include_reasoning) add_text("reasoning", delta.reasoning);
-  if (!content_first) add_text("message", delta.content);
-  for (const ToolCallDelta& call : calls) add_call(call);
-}
-
 void ResponsesResponse::take(const RequestUpdate& update) {
-  const CompletionOutput& output = update.output;
-  const std::size_t taken = output_.tokens;
-  const OutputDelta delta = output_.take(update);
   if (request_.chat.params.logprobs)
-    extend(new_logprobs_, chat_logprobs(std::span(output.logprobs).subspan(taken),
+    extend(new_logprobs_, chat_logprobs(std::span(update.output.logprobs).subspan(output_.tokens),
                                         token_names(request_.chat, model_))["content"]);
-  usage_ = usage_of(update);
-  usage_.reasoning_tokens = output_.reasoning_tokens;
-  if (output_.tokens == taken && delta.empty() && !output.finished()) return;
-  if (sequence_number_ == 0)
-    for (const char* type : {"response.created", "response.in_progress"}) emit_answer(type, true);
-  add(delta);
-  if (output.finished()) finish(output);
+  BlockResponse::take(update);
+}
+
+void ResponsesResponse::begin() {
+  for (const char* type : {"response.created", "response.in_progress"}) emit_answer(type, true);
 }
 
 void ResponsesResponse::finish(const CompletionOutput& output) {
@@ -171,11 +145,6 @@ void ResponsesResponse::keep(const std::optional<Timings>& timings) {
     store_.put(head_.id, key_, answer_text(false), std::move(request_.earlier), std::move(request_.input),
                to_line(items_));
   answer_["output"] = std::move(items_);
-}
-
-std::string ResponsesResponse::events(std::size_t, const RequestUpdate& update) {
-  take(update);
-  return std::exchange(events_, {});
 }
 
 std::string ResponsesResponse::last_events(const std::optional<Timings>& timings) {

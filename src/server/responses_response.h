@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "server/api_response.h"
 #include "server/chat_output.h"
 #include "server/responses_request.h"
 
@@ -13,12 +12,11 @@ namespace quire::server {
 
 // The answer of /v1/responses, put together item by item as its text comes, whole or streamed; what it was at
 // its end is kept. Model and store outlive it.
-class ResponsesResponse final : public Response {
+class ResponsesResponse final : public BlockResponse {
  public:
   ResponsesResponse(ResponseHead head, ResponsesRequest request, const ResponsesContext& context,
                     const MakeParser& make_parser);
 
-  std::string events(std::size_t prompt, const RequestUpdate& update) override;
   std::string last_events(const std::optional<Timings>& timings) override;
   std::string failure_events(const ApiError& error) override;
   void take(const RequestUpdate& update) override;
@@ -29,25 +27,21 @@ class ResponsesResponse final : public Response {
   std::string answer_text(bool short_echo) const;
   void emit(std::string_view type, OrderedJson fields);
   void emit_answer(std::string_view type, bool short_echo = false);
-  void add(const OutputDelta& delta);
-  void add_text(std::string_view type, const std::string& text);
-  void add_call(const ToolCallDelta& call);
-  void open(std::string_view type, OrderedJson fields);
-  void close(bool complete);
-  void finish(const CompletionOutput& output);
+  void begin() override;
+  void open(const ToolCallDelta* call) override;
+  void append(const std::string& text) override;
+  void close(bool complete) override;
+  void finish(const CompletionOutput& output) override;
   void keep(const std::optional<Timings>& timings);
 
   ResponsesRequest request_;
   const ServedModel& model_;
   ResponseStore& store_;
   const std::size_t key_;
-  ChatOutput output_;
   OrderedJson answer_;                               // without what it echoes
   OrderedJson items_ = OrderedJson::array();         // that are done
   OrderedJson item_;                                 // that is not; null: none
   OrderedJson new_logprobs_ = OrderedJson::array();  // of tokens whose text has not come yet
-  Usage usage_;
-  std::string events_;  // that are to be sent
   std::int64_t sequence_number_ = 0;
 };
 

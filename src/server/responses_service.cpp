@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <random>
 
 #include "server/api_service.h"
@@ -45,12 +44,11 @@ OrderedJson query_of(std::string_view target) {
 
 // A page of the items, as the query wants it.
 OrderedJson page_of(std::vector<OrderedJson> items, const JsonFields& query) {
-  constexpr std::array<std::string_view, 2> kOrders = {"asc", "desc"};
-  if (query.get("order", to_choice, kOrders) != "asc") std::ranges::reverse(items);
+  if (query.choice("order", {"asc", "desc"}) != "asc") std::ranges::reverse(items);
   auto first = items.begin();
   if (const std::string* after = query.text("after")) {
     first = std::ranges::find_if(items, [&](const OrderedJson& item) { return item["id"] == *after; });
-    if (first == items.end()) refuse("after", "after is {}, which is none of the items", in_quotes(*after));
+    if (first == items.end()) refuse("after", "is {}, which is none of the items", in_quotes(*after));
     ++first;
   }
   const auto last = first + std::min(query.integer("limit", 1, 100).value_or(20), items.end() - first);
@@ -67,10 +65,10 @@ void ApiService::create_response(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
   const std::string id = random_response_id();
   const ResponsesContext context{model_, content_format_, responses_, exchange->key(), id};
-  ResponsesRequest request = parse_responses_request(parse_body(exchange->take_body()), context);
-  ResponseHead head = response_head("", id, request.chat.model);
-  ChatRequest chat = std::move(request.chat);
-  generate_chat(exchange, std::move(chat), [&](ChatRequest asked, const MakeParser& make_parser) {
+  ResponsesRequest request = parse_responses_request(exchange->take_body(), context);
+  ResponseHead head = response_head("", *exchange, request.chat);
+  head.id = id;
+  generate_chat(exchange, std::move(request.chat), [&](ChatRequest asked, const MakeParser& make_parser) {
     request.chat = std::move(asked);
     return std::make_unique<ResponsesResponse>(std::move(head), std::move(request), context, make_parser);
   });
@@ -90,8 +88,7 @@ void ApiService::get_response(const std::shared_ptr<Exchange>& exchange) {
     return exchange->send_json(200, page_of(std::move(items), JsonFields(query)));
   }
   if (query.value("stream", OrderedJson()) == "true")
-    refuse("stream",
-           "stream is not supported here; only responses of background: true can be streamed again");
+    refuse("stream", "is not supported here; only responses of background: true can be streamed again");
   OrderedJson answer = parsed(response->answer);
   answer["output"] = parsed(response->items.back());
   exchange->send_json(200, answer);

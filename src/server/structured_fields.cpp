@@ -23,18 +23,16 @@ constexpr SourceField kOfOtherServers[] = {{"json_schema", Kind::kJsonSchema},
                                            {"structural_tag", Kind::kStructuralTag}};
 
 // Refuses what asks for something that nobody would enforce.
-void check_names(const OrderedJson& object, const std::string& place,
-                 std::initializer_list<std::string_view> known) {
-  const JsonFields fields(object, place);
-  for (const auto& [name, value] : object.items())
+void check_names(const JsonFields& fields, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : fields.object().items())
     if (std::ranges::find(known, name) == known.end() && fields.asks(name))
-      refuse(place, "{} has {}, which is not supported; it may have {}", place, in_quotes(name),
+      refuse(fields.place(), "has {}, which is not supported; it may have {}", in_quotes(name),
              join_text(std::vector(known), ", "));
 }
 
 // `outputs` has what is given so far, by the field that is its name; an empty name: nothing.
 void take(Kind kind, std::string source, const std::string& place, StructuredOutputs& outputs) {
-  if (!outputs.name.empty()) refuse(place, "{} and {} exclude each other", place, outputs.name);
+  if (!outputs.name.empty()) refuse(place, "and {} exclude each other", outputs.name);
   outputs.kind = kind;
   outputs.source = std::move(source);
   outputs.name = place;
@@ -51,7 +49,7 @@ std::string to_source(Kind kind, const OrderedJson& value, const std::string& pl
       to_bool(value, place);
       return {};
     case Kind::kChoice:
-      if (to_texts(value, place).empty()) refuse(place, "{} is empty; it must have a text to choose", place);
+      if (to_texts(value, place).empty()) refuse(place, "is empty; it must have a text to choose");
       return value.dump();
     case Kind::kRegex:
     case Kind::kGrammar:
@@ -75,35 +73,32 @@ void take_fields(const JsonFields& fields, std::string_view prefix, std::span<co
 }
 
 void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
-  const OrderedJson* const format = body.find("response_format");
-  if (format == nullptr) return;
   const std::string place = "response_format";
-  const JsonFields fields(*format, place);
-  const std::string& type = fields.required_text("type");
+  const auto fields = body.object(place);
+  if (!fields) return;
+  const std::string& type = fields->required_text("type");
   const auto take_schema = [&](const JsonFields& of) {
     take(Kind::kJsonSchema, to_source(Kind::kJsonSchema, of.required("schema"), of.place_of("schema")), place,
          outputs);
   };
   if (type == "text") {
-    check_names(*format, place, {"type"});
+    check_names(*fields, {"type"});
   } else if (type == "json_object") {
-    check_names(*format, place, {"type", "schema"});  // the latter is llama.cpp's
-    if (fields.find("schema") == nullptr) return take(Kind::kJsonObject, "", place, outputs);
-    take_schema(fields);
+    check_names(*fields, {"type", "schema"});  // the latter is llama.cpp's
+    if (fields->find("schema") == nullptr) return take(Kind::kJsonObject, "", place, outputs);
+    take_schema(*fields);
   } else if (type == "json_schema") {
-    check_names(*format, place, {"type", "json_schema"});
-    const std::string inner = fields.place_of("json_schema");
-    const OrderedJson& named = to_object(fields.required("json_schema"), inner);
-    check_names(named, inner, {"name", "description", "schema", "strict"});
-    const JsonFields inner_fields(named, inner);
-    for (const char* text : {"name", "description"}) inner_fields.text(text);  // of their types, at least
-    inner_fields.boolean("strict");
-    take_schema(inner_fields);
+    check_names(*fields, {"type", "json_schema"});
+    const JsonFields named(fields->required("json_schema"), fields->place_of("json_schema"));
+    check_names(named, {"name", "description", "schema", "strict"});
+    for (const char* text : {"name", "description"}) named.text(text);  // of their types, at least
+    named.boolean("strict");
+    take_schema(named);
   } else if (type == "structural_tag") {
-    take(Kind::kStructuralTag, format->dump(), place, outputs);
+    take(Kind::kStructuralTag, fields->object().dump(), place, outputs);
   } else {
     refuse(place,
-           "response_format of type {} is not supported; it may be text, json_object, json_schema or "
+           "of type {} is not supported; it may be text, json_object, json_schema or "
            "structural_tag",
            in_quotes(type));
   }
@@ -116,7 +111,7 @@ bool check_is_json(const JsonFields& fields, std::string_view name, const Struct
   const bool is_json = !outputs.name.empty() && !is_text;
   const std::string place = fields.place_of(name);
   if (!is_json && fields.asks(name))
-    refuse(place, "{} is for JSON: a schema, any object or a structural tag; {} asks for none", place,
+    refuse(place, "is for JSON: a schema, any object or a structural tag; {} asks for none",
            outputs.name.empty() ? "the request" : outputs.name);
   return is_json;
 }
@@ -125,24 +120,21 @@ void take_whitespace_pattern(const JsonFields& fields, std::string_view name, St
   const std::string* const pattern = fields.text(name);
   if (pattern == nullptr || !check_is_json(fields, name, outputs)) return;
   const std::string place = fields.place_of(name);
-  if (outputs.whitespace_pattern)
-    refuse(place, "{} and {} exclude each other", place, outputs.whitespace_name);
+  if (outputs.whitespace_pattern) refuse(place, "and {} exclude each other", outputs.whitespace_name);
   outputs.whitespace_pattern = *pattern;
   outputs.whitespace_name = place;
 }
 
 void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs) {
-  const OrderedJson* const value = body.find("structured_outputs");
-  if (value == nullptr) return;
-  const JsonFields asked(*value, "structured_outputs");
-  check_names(*value, "structured_outputs",
-              {"json", "json_object", "regex", "choice", "grammar", "structural_tag", "whitespace_pattern",
-               "disable_any_whitespace", "disable_additional_properties"});
+  const auto found = body.object("structured_outputs");
+  if (!found) return;
+  const JsonFields& asked = *found;
+  check_names(asked, {"json", "json_object", "regex", "choice", "grammar", "structural_tag",
+                      "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"});
   take_fields(asked, "", kSources, outputs);
   if (outputs.name.empty())
     refuse("structured_outputs",
-           "structured_outputs has no source; give json, json_object, regex, choice, grammar or "
-           "structural_tag");
+           "has no source; give json, json_object, regex, choice, grammar or structural_tag");
   take_whitespace_pattern(asked, "whitespace_pattern", outputs);
   check_is_json(asked, "disable_any_whitespace", outputs);
   check_is_json(asked, "disable_additional_properties", outputs);
@@ -150,14 +142,14 @@ void take_structured_outputs(const JsonFields& body, StructuredOutputs& outputs)
   asked.read("disable_additional_properties", outputs.disable_additional_properties);
   if (outputs.disable_additional_properties && outputs.kind == Kind::kJsonObject)
     refuse("structured_outputs.disable_additional_properties",
-           "structured_outputs.disable_additional_properties is for a schema; any object has what it likes");
+           "is for a schema; any object has what it likes");
 }
 
 }  // namespace
 
 std::shared_ptr<const StructuredOutputs> read_structured_outputs(const JsonFields& fields) {
   if (fields.asks("grammar_lazy"))
-    refuse("grammar_lazy", "grammar_lazy is not supported; a structural_tag has triggers, too");
+    refuse("grammar_lazy", "is not supported; a structural_tag has triggers, too");
   StructuredOutputs outputs;
   outputs.name.clear();
   take_response_format(fields, outputs);

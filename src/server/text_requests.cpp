@@ -1,8 +1,9 @@
 #include "server/text_requests.h"
 
-#include <string_view>
+#include <array>
 
 #include "server/api_error.h"
+#include "tokenizer/unicode.h"
 
 namespace quire::server {
 namespace {
@@ -18,32 +19,44 @@ OrderedJson model_json(const std::string& id, const ServedModel& model, std::int
           {"permission", OrderedJson::array()}};
 }
 
-}  // namespace
-
-TokenizeRequest parse_tokenize_request(const OrderedJson& body, const ServedModel& model,
-                                       ContentFormat format) {
-  const JsonFields fields(body);
-  TokenizeRequest request;
-  read_model_name(fields, model);
-  refuse_token_details(fields);
-  fields.read("return_token_strs", request.return_token_strs);
-  if (const std::string* prompt = fields.text("prompt")) {
-    request.prompt = *prompt;
-    fields.read("add_special_tokens", request.add_special_tokens);
-    read_truncation(fields, request.truncation);
-  } else if (fields.find("messages") != nullptr) {
-    request.chat = parse_chat_request(body, model, format);
-    request.add_special_tokens = request.chat->add_special_tokens;
-  } else {
-    refuse("prompt", "prompt or messages is missing");
+// As llama.cpp's server has it: content, add_special, parse_special, with_pieces.
+OrderedJson llama_tokenize_body(const JsonFields& fields, const Tokenizer& tokenizer) {
+  const std::array<TextPiece, 1> content = {
+      {{fields.required_text("content"), fields.boolean("parse_special").value_or(true)}}};
+  const auto ids = tokenizer.encode(content, fields.boolean("add_special").value_or(false));
+  if (!fields.boolean("with_pieces").value_or(false)) return {{"tokens", ids}};
+  OrderedJson tokens = OrderedJson::array();
+  for (const TokenId id : ids) {
+    const std::string bytes = tokenizer.token_bytes(id);
+    tokens.push_back({{"id", id}, {"piece", bytes}});
+    if (!is_valid_utf8(bytes))
+      tokens.back()["piece"] = std::vector<unsigned char>(bytes.begin(), bytes.end());
   }
-  return request;
+  return {{"tokens", std::move(tokens)}};
 }
 
-OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<TokenId>& tokens,
-                          const ServedModel& model) {
+}  // namespace
+
+OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model, ContentFormat format,
+                          const std::function<std::vector<TokenId>(const ChatRequest&)>& of_chat) {
+  const JsonFields fields(body);
+  if (fields.find("content") != nullptr) return llama_tokenize_body(fields, tokenizer_of(model));
+  read_model_name(fields, model);
+  refuse_token_details(fields);
+  std::vector<TokenId> tokens;
+  if (const std::string* prompt = fields.text("prompt")) {
+    ApiRequest truncation;
+    read_truncation(fields, truncation);
+    tokens = tokenizer_of(model).encode(*prompt, fields.boolean("add_special_tokens").value_or(true));
+    truncate_prompt(tokens, truncation, model);
+  } else {
+    if (fields.find("messages") == nullptr) refuse("prompt", "or messages is missing");
+    const ChatRequest chat = parse_chat_request(body, model, format);
+    tokens = of_chat(chat);
+    truncate_prompt(tokens, chat, model);
+  }
   OrderedJson texts;
-  if (request.return_token_strs) {
+  if (fields.boolean("return_token_strs").value_or(false)) {
     texts = OrderedJson::array();
     for (const TokenId id : tokens) texts.push_back(tokenizer_of(model).id_to_token(id).value_or(""));
   }
@@ -53,13 +66,10 @@ OrderedJson tokenize_body(const TokenizeRequest& request, const std::vector<Toke
           {"token_strs", std::move(texts)}};
 }
 
-std::vector<TokenId> parse_detokenize_request(const OrderedJson& body, const ServedModel& model) {
+OrderedJson detokenize_body(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
   read_model_name(fields, model);
-  return to_token_ids(fields.required("tokens"), "tokens", model.sampling.vocab_size);
-}
-
-OrderedJson detokenize_body(const std::vector<TokenId>& tokens, const ServedModel& model) {
+  const auto tokens = to_token_ids(fields.required("tokens"), "tokens", model.sampling.vocab_size);
   const std::string text = tokenizer_of(model).decode(tokens, false);
   return {{"prompt", text}, {"content", text}};
 }

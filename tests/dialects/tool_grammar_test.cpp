@@ -281,6 +281,19 @@ TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
   EXPECT_NE(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"), tag("gemma4", R"({"type": "array"})"));
 }
 
+TEST(ToolGrammarTest, ArgumentsOfAStrictToolAreAnObject) {
+  const auto tag = [](const OrderedJson& type, bool strict) {
+    return tool_grammar(
+        tool_dialect("hermes"),
+        {{{"function", {{"name", "f"}, {"strict", strict}, {"parameters", {{"type", type}}}}}}}, {});
+  };
+  for (const OrderedJson& wrong : {OrderedJson("nothing"), OrderedJson("string"), OrderedJson({"null"})}) {
+    expect_error([&] { tag(wrong, true); }, {"/tools/0/function/parameters/type must be"});
+    EXPECT_NO_THROW(tag(wrong, false));
+  }
+  EXPECT_EQ(tag({"object", "null"}, true), tag("object", true));
+}
+
 TEST(ToolGrammarTest, WhatIsNoSchemaIsRefused) {
   for (const bool strict : {false, true}) {
     const auto expect_refused = [&](std::string_view dialect, const std::string& schema,

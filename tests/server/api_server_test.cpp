@@ -294,6 +294,34 @@ TEST_F(ApiServerTest, AnIdleServerTakesAListHoweverFewMayWait) {
   EXPECT_EQ(json_of(reply)["usage"]["completion_tokens"], 1024);
 }
 
+TEST_F(ApiServerTest, WhatABodyHasBesideItsPromptCountsWhileItWaits) {
+  StepGate gate(1);
+  EngineConfig config = small();
+  config.max_num_seqs = 1;
+  config.max_num_queued_tokens = 600;
+  listen(in_order());
+  load(config, gate.hooks());
+  HttpClient running = connect();
+  running.send(post_json("/v1/completions", kLong));
+  gate.wait_reached();
+  const auto with = [](std::size_t bytes) {
+    return OrderedJson{{"prompt", "a"}, {"max_tokens", 1}, {"metadata", std::string(bytes, 'x')}}.dump();
+  };
+  const auto send = [&](std::size_t bytes) {
+    HttpClient client = connect();
+    client.send(post_json("/v1/completions", with(bytes)));
+    EXPECT_EQ(ask("/tokenize", R"({"prompt": "a"})").status, 200);  // so the engine has it
+    return client;
+  };
+  HttpClient waiting = send(4000);
+  EXPECT_EQ(ask("/v1/completions", with(4000)).status, 429);
+  HttpClient other = send(40);
+  running.close();
+  gate.open();
+  EXPECT_EQ(waiting.read_reply().status, 200);
+  EXPECT_EQ(other.read_reply().status, 200);
+}
+
 TEST_F(ApiServerTest, AListIsRefusedAsAWhole) {
   StepGate gate(1);
   auto [running, waiting] = run_one(gate, 3, kLong);

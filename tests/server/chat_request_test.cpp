@@ -157,6 +157,30 @@ TEST(ChatMessagesTest, ReasoningHasBothOfItsNames) {
             R"([{"role":"assistant","content":"x"}])");
 }
 
+// Otherwise what it thought between its calls would be lost to gpt-oss.
+TEST(ChatMessagesTest, ReasoningBeforeCallsHasTheNameOfGptOssToo) {
+  const std::string call =
+      R"("tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}])";
+  const std::string turns = R"([{"role": "user", "content": "hi"},
+      {"role": "assistant", "content": null, "reasoning": "why", )" +
+                            call + R"(},
+      {"role": "tool", "tool_call_id": "c", "content": "one"}])";
+  EXPECT_EQ(parse(body_with(turns)).context["messages"][1]["thinking"], "why");
+  const std::string beside = R"([{"role": "assistant", "content": "x", "reasoning": "why", )" + call + "}]";
+  EXPECT_FALSE(parse(body_with(beside)).context["messages"][0].contains("thinking"));
+
+  const std::filesystem::path path =
+      QUIRE_SOURCE_DIR "/../shared/conformance/templates/openai-gpt-oss-120b.json";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
+  const OrderedJson file = parse_ordered_json(read_text_file(path, 1 << 24), path.string());
+  EXPECT_THAT(
+      rendered(parse(body_with(turns)), file["template"].get_ref<const std::string&>().c_str()),
+      HasSubstr("<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>analysis<|message|>why<|end|>"
+                "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"x\": 1}<|call|>"
+                "<|start|>functions.f to=assistant<|channel|>commentary<|message|>\"one\"<|end|>"
+                "<|start|>assistant"));
+}
+
 TEST(ChatRequestTest, DefaultsAreThoseOfVllm) {
   const ChatRequest request = with("\"x\": 1");
   EXPECT_FALSE(request.max_tokens);

@@ -18,7 +18,7 @@ TEST_F(HttpServerTest, RefusesWithAJsonBodyAndCloses) {
   config.limits.max_headers = 5;
   config.limits.max_target_bytes = 100;
   config.limits.max_body_bytes = 1000;
-  config.error_body = [](int status, const std::string& message) {
+  config.error_body = [](int status, const std::string& message, const std::string&) {
     return std::to_string(status) + ": " + message;
   };
   start(config);

@@ -1,6 +1,7 @@
 #include "server/llama_completion.h"
 
 #include "response_fixtures.h"
+#include "server/text_requests.h"
 
 namespace quire::server {
 namespace {
@@ -155,7 +156,7 @@ TEST(LlamaRequestTest, BiasesAreOfTokensAndTexts) {
 
 TEST(LlamaTokenizeTest, HasTheFieldsOfLlamaCpp) {
   const auto tokens = [](const char* body) {
-    return to_line(llama_tokenize_body(parse_body(body), test::served_model()));
+    return to_line(tokenize_body(parse_body(body), test::served_model(), ContentFormat::kText, {}));
   };
   EXPECT_EQ(tokens(R"({"content": "ab"})"), R"({"tokens":[97,98]})");
   EXPECT_EQ(tokens(R"({"content": "a<|end|>", "add_special": true})"), R"({"tokens":[256,97,257]})");

@@ -261,8 +261,8 @@ TEST(MessagesFieldsTest, WhatCannotBeDoneIsRefusedByName) {
   for (const char* name : {"container", "mcp_servers", "compaction", "thread", "stop", "response_format", "n",
                            "best_of", "logprobs", "parallel_tool_calls", "continue_final_message"})
     expect_refused("\"" + std::string(name) + "\": [1]", name);
-  expect_refused(R"("service_tier": "priority")", "service_tier \"priority\"");
-  expect_refused(R"("speed": "fast")", "speed \"fast\"");
+  expect_refused(R"("service_tier": "priority")", "service_tier is \"priority\"");
+  expect_refused(R"("speed": "fast")", "speed is \"fast\"");
   expect_refused(R"("metadata": "u")", "metadata is \"u\"");
   expect_refused(R"("system": [{"type": "image"}])", "system[0].type is \"image\"");
   expect_refused(R"("stop_sequences": "a")", "stop_sequences is \"a\"");

@@ -231,6 +231,8 @@ TEST(AnthropicErrorTest, NamesFieldsAsTheClientDoes) {
     return anthropic_error({400, text}, "r")["error"]["message"].get<std::string>();
   };
   EXPECT_EQ(message("stop has 17 entries"), "stop_sequences has 17 entries");
+  for (const char* other : {"stop_token_ids is 3", "tool_choice names \"stop\", which is none of the tools"})
+    EXPECT_EQ(message(other), other);
   EXPECT_EQ(message("stop_token_ids has 7"), "stop_token_ids has 7");
   EXPECT_EQ(message("continue_final_message: the template"), "messages: the template");
   EXPECT_EQ(message("tools: at /tools/0/function/parameters/type"), "tools: at /tools/0/input_schema/type");

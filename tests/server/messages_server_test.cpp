@@ -81,6 +81,29 @@ TEST_F(MessagesServerTest, WhatIsWrongWithASchemaIsNamedAsTheClientHasIt) {
               ::testing::HasSubstr("/tools/0/input_schema/properties/a/type"));
 }
 
+TEST_F(MessagesServerTest, TheLimitsOfHttpAreToldInItsForm) {
+  ApiServerConfig config = quiet();
+  config.http.limits.max_body_bytes = 100;
+  config.http.limits.body_timeout = std::chrono::milliseconds(50);
+  config.root_path = "/proxy";
+  listen(config);
+  const auto expect_error = [&](const std::string& request, int status, const char* type) {
+    const HttpReply reply = ask(request);
+    EXPECT_EQ(reply.status, status);
+    EXPECT_EQ(json_of(reply)["type"], "error") << reply.body;
+    EXPECT_EQ(json_of(reply)["error"]["type"], type) << reply.body;
+  };
+  const std::string large(200, ' ');
+  for (const char* path : {"/v1/messages", "/messages", "/proxy/v1/messages/count_tokens?beta=true"})
+    expect_error(post_json(path, large), 413, "request_too_large");
+  expect_error(post_json("/v1/messages", "{}", "X: " + std::string(40000, 'x') + "\r\n"), 431,
+               "invalid_request_error");
+  expect_error("POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", 408,
+               "invalid_request_error");
+  EXPECT_EQ(json_of(ask("/v1/chat/completions", large))["error"]["code"], 413);
+  EXPECT_EQ(json_of(ask("/none", large))["error"]["code"], 413);
+}
+
 // A grammar of all calls is made of its schema, too.
 TEST_F(MessagesServerTest, ADeferredToolMayBeCalledOnceAResultRefersToIt) {
   listen();

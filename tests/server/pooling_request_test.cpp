@@ -169,9 +169,9 @@ TEST(RerankTest, TakesOneQueryAndSaysWhatIsAnswered) {
   EXPECT_FALSE(request.return_documents);
   EXPECT_EQ(request.instruction, "i");
   EXPECT_TRUE(parsed_rerank(R"({"query": {"text": "q"}, "documents": "a"})").return_documents);
-  EXPECT_TRUE(request.keeps_beginning);
+  EXPECT_TRUE(request.truncate_right);
   EXPECT_FALSE(
-      parsed_rerank(R"({"query": "q", "documents": "a", "truncation_side": "left"})").keeps_beginning);
+      parsed_rerank(R"({"query": "q", "documents": "a", "truncation_side": "left"})").truncate_right);
   for (const auto& [body, param] :
        {std::pair{R"({"documents": ["a"]})", "query"},
         {R"({"query": ["p", "q"], "documents": ["a", "b"]})", "query"},

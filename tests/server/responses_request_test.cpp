@@ -182,7 +182,7 @@ TEST_F(ResponsesRequestTest, TheAnswerEchoesWhatWasAsked) {
 TEST_F(ResponsesRequestTest, WhatIsWrongIsSaidInItsOwnFields) {
   for (const char* name : {"background", "conversation", "prompt", "max_tool_calls"})
     expect_refused("\"" + std::string(name) + "\": 1", name, std::string(name) + " is not supported");
-  expect_refused(R"("truncation": "auto")", "truncation", "truncation \"auto\" is not supported");
+  expect_refused(R"("truncation": "auto")", "truncation", "truncation is \"auto\", which is not supported");
   expect_refused(R"("tools": [{"type": "web_search"}])", "tools[0].type", "tools[0].type is \"web_search\"");
   expect_refused(R"("tools": [{"type": "function"}])", "tools[0].name", "tools[0].name is missing");
   expect_refused(R"("tools": [{"type": "function", "name": "f", "parameters": 1}])", "tools[0].parameters",
@@ -194,6 +194,8 @@ TEST_F(ResponsesRequestTest, WhatIsWrongIsSaidInItsOwnFields) {
                  "text.format.schema is missing");
   expect_refused(R"("text": {"format": {"type": "json_schema", "schema": {}, "x": 1}})", "text.format",
                  "has \"x\"");
+  expect_refused(R"("text": {"format": {"type": "json_object"}}, "guided_json": {})", "guided_json",
+                 "guided_json and text.format exclude each other");
   expect_refused(R"("n": 2)", "n", "n is 2");
   expect_refused(R"("include": ["x"])", "include[0]", "include[0] is \"x\"");
   expect_refused(R"("user": 3)", "user", "user is 3");

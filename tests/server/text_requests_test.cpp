@@ -1,30 +1,29 @@
 #include "server/text_requests.h"
 
 #include "protocol_fixtures.h"
+#include "server/api_response.h"
 
 namespace quire::server {
 namespace {
 
 using test::error_of;
 using test::served_model;
-using ::testing::ElementsAre;
 using ::testing::StartsWith;
 
-TokenizeRequest tokenize(const char* body) {
-  return parse_tokenize_request(parse_body(body), served_model(), ContentFormat::kText);
+OrderedJson tokenize(const char* body, bool adds_special_tokens = true) {
+  return tokenize_body(parse_body(body), served_model(), ContentFormat::kText, [&](const ChatRequest& chat) {
+    EXPECT_EQ(chat.add_special_tokens, adds_special_tokens);
+    return std::vector<TokenId>{1};
+  });
 }
 
 TEST(TokenizeTest, TakesAPromptOrMessages) {
-  const TokenizeRequest text = tokenize(R"({"prompt": "ab", "return_token_strs": true})");
-  EXPECT_EQ(text.prompt, "ab");
-  EXPECT_TRUE(text.add_special_tokens);
-  EXPECT_EQ(to_line(tokenize_body(text, {256, 97, 226}, served_model())),
-            "{\"count\":3,\"max_model_len\":64,\"tokens\":[256,97,226],\"token_strs\":[\"<s>\",\"a\","
-            "\"\xC3\xA2\"]}");
-  const TokenizeRequest chat = tokenize(R"({"messages": [{"role": "user", "content": "hi"}]})");
-  ASSERT_TRUE(chat.chat);
-  EXPECT_FALSE(chat.add_special_tokens);
-  EXPECT_TRUE(tokenize_body(chat, {1}, served_model())["token_strs"].is_null());
+  EXPECT_EQ(to_line(tokenize(R"({"prompt": "a\u00e2", "return_token_strs": true})")),
+            "{\"count\":4,\"max_model_len\":64,\"tokens\":[256,97,195,162],\"token_strs\":[\"<s>\",\"a\","
+            "\"\xC3\x83\",\"\xC2\xA2\"]}");
+  const OrderedJson chat = tokenize(R"({"messages": [{"role": "user", "content": "hi"}]})", false);
+  EXPECT_EQ(chat["tokens"], std::vector<TokenId>{1});
+  EXPECT_TRUE(chat["token_strs"].is_null());
 }
 
 TEST(TokenizeTest, WhatCannotBeSaidOfTokensIsRefusedByName) {
@@ -45,14 +44,11 @@ TEST(TokenizeTest, NeedsOneOfThem) {
 }
 
 TEST(DetokenizeTest, TurnsTokensIntoText) {
-  const auto parse = [](const char* body) {
-    return parse_detokenize_request(parse_body(body), served_model());
-  };
-  EXPECT_THAT(parse(R"({"tokens": [97, 98]})"), ElementsAre(97, 98));
-  EXPECT_EQ(to_line(detokenize_body({97, 257, 0xE2}, served_model())),
+  const auto detokenize = [](const char* body) { return detokenize_body(parse_body(body), served_model()); };
+  EXPECT_EQ(to_line(detokenize(R"({"tokens": [97, 257, 226]})")),
             "{\"prompt\":\"a<|end|>\xEF\xBF\xBD\",\"content\":\"a<|end|>\xEF\xBF\xBD\"}");
   for (const char* body : {"{}", R"({"tokens": "a"})", R"({"tokens": [258]})", R"({"tokens": [-1]})"})
-    EXPECT_THAT(error_of([&] { parse(body); }).param, StartsWith("tokens")) << body;
+    EXPECT_THAT(error_of([&] { detokenize(body); }).param, StartsWith("tokens")) << body;
 }
 
 TEST(ModelsTest, EveryNameIsAModel) {

@@ -1,6 +1,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -26,10 +27,10 @@ OrderedJson to_json(const YAML::Node& node, int depth = 0) {
   if (node.IsScalar()) return scalar_json(node);
   if (node.IsNull()) return nullptr;
   for (const auto& entry : node) {
-    if (node.IsMap())
-      json[entry.first.Scalar()] = to_json(entry.second, depth + 1);
-    else
+    if (!node.IsMap())
       json.push_back(to_json(entry, depth + 1));
+    else if (!json.emplace(entry.first.Scalar(), to_json(entry.second, depth + 1)).second)
+      fail("{} is given twice", in_quotes(entry.first.Scalar()));
   }
   return json;
 }
@@ -62,6 +63,7 @@ void read_config_file(CLI::App& command, const std::string& path) {
   try {
     const YAML::Node file = YAML::Load(text);
     if (!file.IsMap()) fail("it must have lines such as max-model-len: 4096");
+    std::set<std::string> names;
     for (const auto& entry : file) {
       line = entry.first.Mark().line + 1;
       std::string name = entry.first.Scalar();
@@ -69,6 +71,7 @@ void read_config_file(CLI::App& command, const std::string& path) {
       CLI::Option* const option = command.get_option_no_throw("--" + name);
       if (option == nullptr || name == "help" || name == "config")
         fail("{} is no flag of {}{}", in_quotes(name), command.get_name(), nearest_flag(command, name));
+      if (!names.insert(name).second) fail("{} is given twice", in_quotes(name));
       take(*option, name, entry.second);
     }
   } catch (const YAML::Exception& e) {

@@ -8,6 +8,7 @@
 #include "engine/sampling_context.h"
 #include "server/api_error.h"
 #include "server/chat_request.h"
+#include "server/completion_request.h"
 #include "server/llama_completion.h"
 #include "server/messages_request.h"
 #include "server/pooling_request.h"
@@ -78,7 +79,8 @@ void read(std::uint8_t endpoint, std::string_view text) {
       return check(make_engine_request(request, tokenize_chat(request, pieces, model), model), model);
     }
     case 2:
-      parse_tokenize_request(body, model, ContentFormat::kParts);
+      tokenize_body(body, model, ContentFormat::kParts,
+                    [](const auto&) { return std::vector<quire::TokenId>(); });
       return;
     case 3:
       parse_embeddings_request(body, model, ContentFormat::kText);
