@@ -16,7 +16,7 @@ ALLOWED = {
     "ops": ["base"],
     "http": ["base"],
     "tokenizer": ["base"],
-    "kvcache": ["base"],
+    "kvcache": ["base", "quire/cache_end.h"],
     "checkpoint": ["base", "ops"],
     "parallel": ["base", "ops"],
     "hub": ["base", "http", "checkpoint/weight_index.h", "checkpoint/gguf/gguf_name.h"],
