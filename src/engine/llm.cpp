@@ -17,11 +17,6 @@
 
 namespace quire {
 
-std::string_view to_string(FinishReason reason) {
-  constexpr std::string_view kNames[] = {"", "stop", "length", "abort", "timeout", "error"};
-  return kNames[static_cast<std::size_t>(reason)];
-}
-
 std::string_view to_string(CacheEnd::Reason reason) {
   constexpr std::string_view kNames[CacheEnd::kNumReasons] = {"",     "whole",   "no_checkpoint", "differs",
                                                               "salt", "evicted", "new",           "off"};

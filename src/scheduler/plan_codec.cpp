@@ -19,8 +19,6 @@ static_assert(sizeof(int) == 4 && sizeof(bool) == 1 && std::numeric_limits<float
 constexpr std::uint32_t kMagic = 0x4E'4C'50'51;  // the bytes QPLN
 constexpr std::uint32_t kVersion = 5;            // of the fields below: any change of them takes a new one
 
-constexpr auto kLastKind = OutputKind::kLogprobs;  // of those that a message may name
-
 // Of what is sent as its bytes in memory, what any bytes are a value of: a vector is copied as a whole.
 template <typename T>
 concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
@@ -48,7 +46,7 @@ constexpr void walk(Archive& archive, T& value) {
     auto& [a, b] = value;
     walk_all(a, b);
   } else if constexpr (std::same_as<Type, StepPlan>) {
-    auto& [a, b, c, d, e, f, g] = value;
+    auto& [a, b, c, d, e, f, g, decisions] = value;  // which ranks have no use for
     walk_all(a, b, c, d, e, f, g);
   } else if constexpr (std::same_as<Type, StepMasks> || std::same_as<Type, StateCopies>) {
     auto& [a, b] = value;
@@ -112,7 +110,7 @@ class Reader {
   void scalar(OutputKind& kind) {
     const std::uint8_t byte = next_byte();
     kind = OutputKind{byte};
-    if (kind > kLastKind) fail("step data: byte {} must be an output kind, not {}", at_ - 1, byte);
+    if (byte >= kNumOutputKinds) fail("step data: byte {} must be an output kind, not {}", at_ - 1, byte);
   }
   template <typename T>
   void size_of(std::vector<T>& values) {
@@ -175,9 +173,13 @@ T decode_message(std::span<const std::byte> message) {
 }  // namespace
 
 std::vector<std::byte> encode(const StepPlan& plan) { return encode_message(plan); }
+std::vector<std::byte> encode(const SamplingState& sampling) { return encode_message(sampling); }
 std::vector<std::byte> encode(const StepMasks& masks) { return encode_message(masks); }
 
 StepPlan decode_plan(std::span<const std::byte> message) { return decode_message<StepPlan>(message); }
+SamplingState decode_sampling(std::span<const std::byte> message) {
+  return decode_message<SamplingState>(message);
+}
 StepMasks decode_masks(std::span<const std::byte> message) { return decode_message<StepMasks>(message); }
 
 }  // namespace quire

@@ -18,7 +18,9 @@ std::vector<std::byte> encode(const StepPlan& plan);
 // or with a byte that is no bool or no OutputKind. What the numbers mean is not looked at.
 StepPlan decode_plan(std::span<const std::byte> message);
 
-// The same of masks.
+// The same of what sampling needs, and of masks.
+std::vector<std::byte> encode(const SamplingState& sampling);
+SamplingState decode_sampling(std::span<const std::byte> message);
 std::vector<std::byte> encode(const StepMasks& masks);
 StepMasks decode_masks(std::span<const std::byte> message);
 

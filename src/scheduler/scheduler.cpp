@@ -65,6 +65,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
 int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
   check_fits(*request);
   for (int i = 0; i < request->num_outputs; ++i) add_sequence(request, i);
+  tell([&](SchedulerObserver& observer) { observer.added(*request); });
   const Sequence& first = sequences_.at(request->id);
   return first.max_length - first.num_prompt;
 }
@@ -115,6 +116,7 @@ bool Scheduler::abort(SequenceId id) {
     queue_.remove(sequence);
     forget(sequence);
   }
+  tell([&](SchedulerObserver& observer) { observer.aborted(id); });
   return true;
 }
 
@@ -139,6 +141,12 @@ std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
 }
 
 std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
+  std::vector<SequenceUpdate> updates = book_step(result);
+  tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
+  return updates;
+}
+
+std::vector<SequenceUpdate> Scheduler::book_step(StepResult& result) {
   const std::vector<PlannedSteps::Span> spans = steps_.take_oldest(result);
   if (cache_.apply_step()) queue_.unblock();
   std::vector<SequenceUpdate> updates;
@@ -181,7 +189,7 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
   if (ended)
     end(sequence);
   else if (sequence.yielding)
-    preempt_last();
+    preempt_last(yields_for_);
 }
 
 void Scheduler::append(Sequence& sequence, TokenId token, SequenceUpdate& update) {
@@ -213,6 +221,7 @@ std::vector<SequenceUpdate> Scheduler::foresee(SequenceId id, std::span<const To
     end(sequence);
     break;
   }
+  tell([&](SchedulerObserver& observer) { observer.foreseen(id, updates); });
   return updates;
 }
 
@@ -260,7 +269,8 @@ std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
   }
   // Nor may the blocks of a sibling that a fork stands on.
   const auto started = [](const Sequence* sequence) { return sequence->started; };
-  while (!std::ranges::all_of(running_, started)) preempt_last();
+  while (!std::ranges::all_of(running_, started)) preempt_last(Decision::Why::kLost);
+  tell([&](SchedulerObserver& observer) { observer.lost_steps(updates); });
   return updates;
 }
 

@@ -24,6 +24,8 @@
 
 namespace quire {
 
+class SchedulerObserver;
+
 enum class SchedulingPolicy : std::uint8_t {
   kFcfs,      // first come, first served
   kPriority,  // lower numbers of SequenceRequest::priority first; among equals, first come, first served
@@ -42,9 +44,10 @@ struct SchedulerConfig {
   PreemptionCosts preemption = {};  // by which that is chosen, or to compute it again
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool enable_prefix_caching = true;
-  std::optional<std::uint64_t> hash_seed;        // of the prefix cache; unset: random
-  int hash_bits = 64;                            // of the prefix cache; fewer only in tests
-  std::function<void(SequenceId)> on_plan = {};  // called before a sequence is planned; only tests have one
+  std::optional<std::uint64_t> hash_seed;          // of the prefix cache; unset: random
+  int hash_bits = 64;                              // of the prefix cache; fewer only in tests
+  std::function<void(SequenceId)> on_plan = {};    // called before a sequence is planned; only tests have one
+  std::vector<SchedulerObserver*> observers = {};  // they outlive the scheduler
 };
 
 // What a step brought one sequence.
@@ -75,6 +78,22 @@ struct PlanningFailure {
 struct BeamFork {
   SequenceId parent = 0;
   TokenId token = -1;
+};
+
+// Is told of all that changes a scheduler, in that order and once it is done: whoever does the same with
+// another of equal configuration gets equal plans. On the scheduler's thread; throws nothing.
+class SchedulerObserver {
+ public:
+  virtual ~SchedulerObserver() = default;
+  virtual void added(const SequenceRequest& request) = 0;
+  // By an abort, or a deadline that has passed.
+  virtual void aborted(SequenceId id) = 0;
+  // plan: null where there was nothing to plan.
+  virtual void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) = 0;
+  virtual void applied(const StepResult& result, std::span<const SequenceUpdate> updates) = 0;
+  virtual void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) = 0;
+  virtual void forked(SequenceId first, std::span<const BeamFork> forks) = 0;
+  virtual void lost_steps(std::span<const SequenceUpdate> updates) = 0;
 };
 
 struct SchedulerStats {
@@ -159,7 +178,9 @@ class Scheduler {
   bool has_unfinished() const { return !running_.empty() || !queue_.empty(); }
   int num_in_flight() const { return steps_.num_in_flight(); }
   SchedulerStats stats() const;
+  const KvCache& cache() const { return cache_; }
   const BlockPool& pool() const { return cache_.pool(); }
+  const std::map<SequenceId, Sequence>& sequences() const { return sequences_; }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold. Costs about as much as a
   // step.
@@ -169,6 +190,20 @@ class Scheduler {
   void check_fits(const SequenceRequest& request) const;
   void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
 
+  template <typename Call>
+  void tell(const Call& call) const {
+    for (SchedulerObserver* const observer : config_.observers) call(*observer);
+  }
+  std::optional<StepPlan> plan_step();
+  std::vector<SequenceUpdate> book_step(StepResult& result);
+  void decide(const Sequence& sequence, Decision::Kind kind, Decision::Why why, int count = 0) {
+    decisions_.push_back({sequence.id, kind, why, count});
+  }
+  // Why the first of those that wait does; false.
+  bool waits_for(Decision::Why why, int count = 0) {
+    waits_for_ = {.why = why, .count = count};
+    return false;
+  }
   bool plan_suspect();
   void plan_by_precedence();
   bool plan_next(Sequence& sequence);
@@ -180,10 +215,10 @@ class Scheduler {
   int up_to_state_border(const Sequence& sequence, int wanted) const;
   static constexpr int kFarIntervals = 128;  // of states that are kept within a long prompt
   int budget() { return config_.max_num_batched_tokens - steps_.plan().num_tokens; }
-  int make_room(const Sequence& sequence, int wanted);
-  bool preempt_last();
+  int make_room(const Sequence& sequence, int wanted, Decision::Why& why);
+  bool preempt_last(Decision::Why why);
 
-  bool waiting_is_next(std::size_t place) const;
+  bool waiting_is_next(std::size_t place);
   bool admit_next(std::size_t place);
   int num_held_from(std::size_t place) const;
   const Sequence* find_sibling(const Sequence& sequence) const;
@@ -216,6 +251,9 @@ class Scheduler {
   std::vector<int> free_seats_;
   int decodes_left_ = 0;  // of the step that is planned: sequences not yet in it that want one token
   std::vector<PlanningFailure> planning_failures_;
+  std::vector<Decision> decisions_;  // since the last plan
+  Decision waits_for_;
+  Decision::Why yields_for_ = Decision::Why::kNone;  // the one that drains to be preempted
   std::uint64_t last_arrival_ = 0;
   SchedulerStats counters_;  // what is counted here, up from the start
 };

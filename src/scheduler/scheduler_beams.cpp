@@ -20,6 +20,7 @@ bool Scheduler::strip_held_sibling(const Sequence& sequence) {
   if (found == running_.rend()) return false;
   (*found)->blocks.clear();
   queue_.unblock();
+  decide(**found, Decision::Kind::kPreempted, Decision::Why::kBlocks);
   ++counters_.num_preemptions;
   return true;
 }
@@ -32,6 +33,7 @@ void Scheduler::fork_beams(SequenceId first, std::span<const BeamFork> forks) {
   for (SequenceId id = first; const BeamFork& fork : forks)
     add_beam(id++, parents.at(fork.parent), fork.token);
   queue_.unblock();
+  tell([&](SchedulerObserver& observer) { observer.forked(first, forks); });
 }
 
 std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {

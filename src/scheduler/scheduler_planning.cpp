@@ -9,7 +9,20 @@
 
 namespace quire {
 
+using Kind = Decision::Kind;
+using Why = Decision::Why;
+
 std::optional<StepPlan> Scheduler::schedule() {
+  const std::size_t num_failed = planning_failures_.size();
+  std::optional<StepPlan> plan = plan_step();
+  tell([&](SchedulerObserver& observer) {
+    observer.planned(plan ? &*plan : nullptr, std::span(planning_failures_).subspan(num_failed));
+  });
+  return plan;
+}
+
+std::optional<StepPlan> Scheduler::plan_step() {
+  std::erase_if(decisions_, [](const Decision& decision) { return decision.kind == Kind::kCut; });
   steps_.open(std::min(running_.size() + queue_.size(), running_.size() + free_seats_.size()));
   const std::vector<SequencePlan>& planned = steps_.plan().sequences;
   decodes_left_ = 0;
@@ -21,6 +34,8 @@ std::optional<StepPlan> Scheduler::schedule() {
     cache_.index(span.sequence->blocks, span.sequence->tokens());
   StepPlan plan = steps_.close();
   plan.saves = cache_.close_step(plan.restores, plan.state_copies);
+  if (!queue_.empty()) decide(queue_.first(), Kind::kWaits, waits_for_.why, waits_for_.count);
+  plan.decisions = std::exchange(decisions_, {});
   return plan;
 }
 
@@ -28,6 +43,7 @@ std::optional<StepPlan> Scheduler::schedule() {
 bool Scheduler::plan_suspect() {
   const auto found = std::ranges::find(running_, true, &Sequence::suspect);
   if (found == running_.end()) return false;
+  waits_for(Why::kLost);
   if (steps_.num_in_flight() > 0) return true;
   plan_next(**found);
   return !steps_.plan().sequences.empty();
@@ -40,6 +56,7 @@ void Scheduler::plan_by_precedence() {
     return !sequence->suspect && span_limit(*sequence) == 1;
   };
   decodes_left_ = static_cast<int>(std::ranges::count_if(running_, is_decode));
+  if (!queue_.is_blocked()) waits_for(Why::kBudget);
   for (std::size_t i = 0; budget() > 0;) {  // preemption takes from the end
     if (waiting_is_next(i) && admit_next(i) && is_decode(running_[i])) ++decodes_left_;
     if (i >= running_.size()) break;
@@ -51,10 +68,14 @@ void Scheduler::plan_by_precedence() {
 bool Scheduler::plan_next(Sequence& sequence) {
   const int wanted = span_limit(sequence);
   if (wanted == 0) return true;
+  const int all = sequence.span_limit(steps_.id());
+  Why why = all > config_.max_span ? Why::kLimit : Why::kStates;
   if (wanted == 1) --decodes_left_;
   // Every decode behind gets its token; yet whoever comes first always gets on.
   const int affordable = std::max(1, budget() - decodes_left_);
-  const int num_tokens = make_room(sequence, std::min(wanted, affordable));
+  if (affordable < wanted) why = Why::kBudget;
+  const int num_tokens = make_room(sequence, std::min(wanted, affordable), why);
+  if (num_tokens < all) decide(sequence, Kind::kCut, why, all - num_tokens);
   if (num_tokens == 0) return true;
   try {
     plan_span(sequence, num_tokens);
@@ -116,28 +137,37 @@ int Scheduler::up_to_state_border(const Sequence& sequence, int wanted) const {
 // blocks up; if that one is in flight, or is this very sequence, the answer is 0: it waits for results, or
 // for the older ones to end. So it does where its own steps in flight have blocks that leave its window. A
 // beam takes what held ones of its own search have before it waits for itself.
-int Scheduler::make_room(const Sequence& sequence, int wanted) {
+// why: why there were not as many, as far as that is known.
+int Scheduler::make_room(const Sequence& sequence, int wanted, Why& why) {
   while (true) {
     const SequenceBlocks& blocks = sequence.blocks;
-    if (const int writable = blocks.table.writable(blocks.num_tokens, wanted); writable > 0) return writable;
+    const int writable = blocks.table.writable(blocks.num_tokens, wanted);
+    if (writable < wanted) why = Why::kBlocks;
+    if (writable > 0) return writable;
     const bool gives_back = config_.layout.leaves_rows(blocks.table.position(), blocks.num_tokens);
     if (gives_back && sequence.num_in_flight > 0) return 0;
-    if (running_.back() == &sequence ? !strip_held_sibling(sequence) : !preempt_last()) return 0;
+    if (running_.back() == &sequence ? !strip_held_sibling(sequence) : !preempt_last(Why::kBlocks)) return 0;
   }
 }
 
 // The last running one gives its seat and its blocks up. False: it has steps in flight, and does so when they
 // are applied.
-bool Scheduler::preempt_last() {
+bool Scheduler::preempt_last(Why why) {
   Sequence& sequence = *running_.back();
   sequence.yielding = sequence.num_in_flight > 0;
-  if (sequence.yielding) return false;
+  if (sequence.yielding) {
+    yields_for_ = why;
+    return false;
+  }
   running_.pop_back();
   // Where nothing was planned of it, what is saved is still all there is. A held beam has had its blocks'
   // use. A sum of hidden states is begun anew with its sequence.
+  int num_saved = 0;
   if (sequence.started && !sequence.held && !adds_up(sequence.prompt_output()))
-    counters_.num_saved_blocks +=
+    num_saved =
         cache_.save(sequence.blocks, !of_every_position(sequence.prompt_output()), config_.preemption);
+  counters_.num_saved_blocks += num_saved;
+  decide(sequence, Kind::kPreempted, why, num_saved);
   give_back(sequence);
   sequence.state = SequenceState::kWaiting;
   if (!sequence.held) queue_.push(sequence);
@@ -149,9 +179,9 @@ bool Scheduler::preempt_last() {
 
 // Whether the first waiting sequence precedes running_[place] and may try to be admitted. Newcomers wait
 // while a running sequence drains to give its blocks back: it is the next to be preempted.
-bool Scheduler::waiting_is_next(std::size_t place) const {
+bool Scheduler::waiting_is_next(std::size_t place) {
   if (queue_.empty() || queue_.is_blocked()) return false;
-  if (!running_.empty() && running_.back()->yielding) return false;
+  if (!running_.empty() && running_.back()->yielding) return waits_for(Why::kDraining);
   return place == running_.size() || queue_.first().precedence() < running_[place]->precedence();
 }
 
@@ -163,8 +193,7 @@ bool Scheduler::admit_next(std::size_t place) {
   const BlockPool& pool = cache_.pool();
   while (place < running_.size() || !free_seats_.empty()) {
     const Sequence* sibling = find_sibling(sequence);
-    if (sibling && sibling->num_planned() < sibling->num_prompt)
-      return false;  // what it computes will be shared
+    if (sibling && sibling->num_planned() < sibling->num_prompt) return waits_for(Why::kSibling);
     const ComputedPrefix computed = find_computed(sequence, sibling);
     int num_needed = blocks_ahead(sequence) - cache_.num_spared(computed);
     int num_behind = 0;  // blocks that those behind will take
@@ -176,11 +205,14 @@ bool Scheduler::admit_next(std::size_t place) {
     }
     if (place == running_.size() || num_needed > pool.num_free() + num_held_from(place)) {
       if (strip_held_sibling(sequence)) continue;
-      if (!cache_.has_slot()) return false;  // states that are kept for a while may hold it
+      // States that are kept for a while may hold it.
+      if (!cache_.has_slot()) return waits_for(Why::kSlots);
+      if (!free_seats_.empty()) waits_for(Why::kBlocks, num_needed + num_behind - pool.num_free());
       break;
     }
-    if (!preempt_last()) return false;
+    if (!preempt_last(Why::kPriority)) return waits_for(Why::kDraining);
   }
+  if (free_seats_.empty()) waits_for(Why::kSeats);
   queue_.block();
   return false;
 }
@@ -233,6 +265,7 @@ void Scheduler::admit(Sequence& sequence, const ComputedPrefix& computed, const 
   start_running(sequence);
   cache_.admit(sequence.blocks, computed);
   sequence.prompt_step = computed.forked ? sibling->prompt_step : 0;
+  decide(sequence, Kind::kAdmitted, Why::kNone, computed.num_tokens);
   if (const int interval = config_.layout.state_interval; interval > 0)
     sequence.state_branch = computed.num_known / interval * interval;
   if (sequence.num_cached_tokens >= 0) return;

@@ -18,6 +18,11 @@ OutputKind output_of(const Sequence& sequence, bool ends_text) {
 
 }  // namespace
 
+std::string_view to_string(FinishReason reason) {
+  constexpr std::string_view kNames[] = {"", "stop", "length", "abort", "timeout", "error"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
 int Sequence::span_limit(std::uint64_t step) const {
   // What follows in a beam depends on a token that is still in flight.
   if (yielding || held || complete() || (is_beam() && num_pending > 0)) return 0;

@@ -24,6 +24,7 @@ enum class OutputKind : std::uint8_t {
   kAll,         // beside a sample, logits of every position
   kLogprobs,    // beside a sample, of every position the log-probability of the prompt token that follows
 };
+constexpr int kNumOutputKinds = 8;
 constexpr bool of_every_position(OutputKind kind) { return kind >= OutputKind::kAll; }
 constexpr bool adds_up(OutputKind kind) {
   return kind == OutputKind::kHiddenSum || kind == OutputKind::kHiddenMean;
@@ -117,6 +118,38 @@ struct StepMasks {
   static constexpr std::int64_t words(std::int64_t vocab) { return (vocab + 31) / 32; }
 };
 
+// What was decided of a sequence when a step was planned, or since the step before, and why: for those who
+// look on.
+struct Decision {
+  enum class Kind : std::uint8_t {
+    kAdmitted,   // count: its tokens that were found computed
+    kPreempted,  // count: its blocks that go to host memory
+    kCut,        // it wanted more tokens in the step; count: how many more
+    kWaits,      // the first of those that wait; count: blocks that it lacks, where that is why
+  };
+  enum class Why : std::uint8_t {
+    kNone,
+    kBudget,    // the step has no more tokens, or those that are left are for the decodes behind
+    kLimit,     // of one sequence's tokens in a step
+    kBlocks,    // none is free, or not as many as are needed
+    kSeats,     // as many sequences run as may
+    kSlots,     // of fixed states: none is free
+    kStates,    // fixed states are kept behind what it got
+    kPriority,  // of another sequence
+    kSibling,   // it computes what will be shared
+    kDraining,  // what it waits for is given back when steps in flight are applied
+    kLost,      // a step was lost: whoever was in it runs alone
+  };
+  static constexpr int kNumKinds = 4, kNumWhys = 11;
+
+  SequenceId sequence = 0;
+  Kind kind = Kind::kWaits;
+  Why why = Why::kNone;
+  int count = 0;
+
+  bool operator==(const Decision&) const = default;
+};
+
 struct StepPlan {
   std::uint64_t id = 0;  // 1, 2, 3, …
   int num_tokens = 0;    // over all sequences
@@ -127,6 +160,7 @@ struct StepPlan {
   std::vector<BlockCopy> block_copies;
   std::vector<BlockCopy> restores;
   StateCopies state_copies;  // at the same time
+  std::vector<Decision> decisions = {};
 
   bool constrained() const { return std::ranges::any_of(sequences, &SequencePlan::constrained); }
 };

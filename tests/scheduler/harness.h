@@ -209,6 +209,9 @@ class Harness {
     }
   }
 
+  // A fault: one free block is taken, and never given back.
+  void lose_free_block() { const_cast<BlockPool&>(scheduler_.pool()).allocate(); }
+
   std::uint64_t num_foreseen() const { return num_foreseen_; }
   bool is_alive(SequenceId id) const { return alive_.contains(id); }
   int num_in_flight() const { return runner_.num_in_flight(); }

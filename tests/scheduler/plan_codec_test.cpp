@@ -45,7 +45,7 @@ auto members(const StateCopies& copies) {
   return std::tie(a, b);
 }
 auto members(const StepPlan& plan) {
-  const auto& [a, b, c, d, e, f, g] = plan;
+  const auto& [a, b, c, d, e, f, g, decisions] = plan;  // which stay where they are made
   return std::tie(a, b, c, d, e, f, g);
 }
 
@@ -144,7 +144,8 @@ StepPlan plan_with_all() {
           .saves = {{1, 2}},
           .block_copies = {{3, 4}, {4, 5}},
           .restores = {{6, 7}, {8, 9}, {10, 11}},
-          .state_copies = {.saves = {{1, 0}}, .restores = {{2, 3}, {0, 1}}}};
+          .state_copies = {.saves = {{1, 0}}, .restores = {{2, 3}, {0, 1}}},
+          .decisions = {}};
 }
 
 class RandomPlans {

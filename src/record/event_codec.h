@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "record/bytes.h"
+#include "record/prefix_names.h"
+#include "scheduler/scheduler.h"
+
+namespace quire {
+
+// What is the same for all events of a recording.
+struct EventFormat {
+  int block_size = 16;
+  // Tokens stand as they are; else in their places are 0, kStopToken for one that ended its sequence, and for
+  // the last one of a row the row's name.
+  bool with_tokens = false;
+
+  static constexpr TokenId kStopToken = 1;
+};
+
+// Writes what a scheduler does, some 3 bytes for a sequence that decodes in a step: for each event its kind,
+// the microseconds since the one before, and its fields in the order of EventReader's functions. begin()
+// starts a chunk, whose times need no chunk before it.
+class EventWriter final : public SchedulerObserver {
+ public:
+  EventWriter(const EventFormat& format, std::uint64_t secret)
+      : format_(format), names_(format.block_size, secret) {}
+
+  // The time of the events that follow, in microseconds since the recording began; never less than before.
+  void set_time(std::uint64_t time) { time_ = time; }
+  std::span<const std::byte> chunk() const { return out_.bytes(); }
+  void begin();  // a new chunk; what chunk() was is gone
+  void end();    // nothing follows: the recording is whole
+
+  void added(const SequenceRequest& request) override;
+  void aborted(SequenceId id) override;
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override;
+  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override;
+  void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override;
+  void forked(SequenceId first, std::span<const BeamFork> forks) override;
+  void lost_steps(std::span<const SequenceUpdate> updates) override;
+
+ private:
+  void kind(std::uint8_t kind);
+  void token(PrefixNames::Chain& chain, TokenId token, FinishReason finish);
+  void result(const SequenceResult& result, const SequenceUpdate* update);
+
+  EventFormat format_;
+  PrefixNames names_;
+  ByteWriter out_;
+  std::uint64_t time_ = 0;
+  std::uint64_t last_time_ = 0;
+  std::map<SequenceId, PrefixNames::Chain> chains_;  // of all that are not known to have ended
+};
+
+// Writes a plan: of two that are equal, equal bytes. Tokens and what sampling needs are not in them.
+void write_plan(ByteWriter& out, const StepPlan& plan);
+
+// Reads what an EventWriter has written, chunk after chunk. Error where it is no such thing.
+class EventReader {
+ public:
+  explicit EventReader(const EventFormat& format) : format_(format) {}
+
+  void begin(std::span<const std::byte> chunk);
+  // Tells `to` of the next event of the chunk. False: there is none.
+  bool read(SchedulerObserver& to);
+  std::uint64_t time() const { return time_; }  // of the last one
+  bool ended() const { return ended_; }         // the recording is whole
+
+ private:
+  void read_added(SchedulerObserver& to);
+  void read_planned(SchedulerObserver& to, bool has_plan);
+  void read_applied(SchedulerObserver& to);
+  void read_foreseen(SchedulerObserver& to);
+  void read_forked(SchedulerObserver& to);
+  TokenId read_token(FinishReason finish);
+  FinishReason read_finish(std::uint8_t code) const;
+
+  EventFormat format_;
+  ByteReader in_{{}};
+  std::uint64_t time_ = 0;
+  bool ended_ = false;
+  std::deque<std::vector<SequenceId>> in_flight_;  // of each step
+};
+
+}  // namespace quire

@@ -1,0 +1,137 @@
+#include "record/recorder.h"
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/thread_name.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kChunkBytes = 64 << 10;
+constexpr std::size_t kMostWaitingBytes = std::size_t{64} << 20;  // for the disk
+constexpr std::chrono::seconds kFlushInterval{1};
+
+std::uint64_t random_secret() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
+Recorder::Recorder(RecordingInfo info, const std::string& path)
+    : info_(std::move(info)),
+      path_(path),
+      start_(std::chrono::steady_clock::now()),
+      writer_(info_.format(), random_secret()) {
+  writer_.begin();
+  if (path.empty()) return;
+  file_ = open(path);
+  if (!write(file_.get(), write_header(info_)))
+    fail("--record {}: {}", in_quotes(path), std::strerror(errno));
+  thread_ = std::thread([this] { write_chunks(); });
+}
+
+Recorder::~Recorder() {
+  record([](EventWriter& writer) { writer.end(); });
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+Recorder::File Recorder::open(const std::string& path) {
+  File file(std::fopen(path.c_str(), "wb"));
+  if (!file) fail("a recording cannot be written to {}: {}", in_quotes(path), std::strerror(errno));
+  return file;
+}
+
+bool Recorder::write(std::FILE* file, std::span<const std::byte> bytes) {
+  return std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && std::fflush(file) == 0;
+}
+
+void Recorder::save(const std::string& path) {
+  const File file = open(path);
+  const std::lock_guard lock(mutex_);
+  RecordingInfo info = info_;
+  info.from_start = !dropped_;
+  bool written = write(file.get(), write_header(info));
+  for (const Chunk& chunk : chunks_) written = written && write(file.get(), frame_chunk(chunk));
+  if (!written || !write(file.get(), frame_chunk(writer_.chunk())))
+    fail("a recording cannot be written to {}: {}", in_quotes(path), std::strerror(errno));
+}
+
+template <typename Event>
+void Recorder::record(const Event& event) {
+  using std::chrono::microseconds;
+  const std::lock_guard lock(mutex_);
+  if (broken_) return;
+  const auto time = std::chrono::steady_clock::now() - start_;
+  writer_.set_time(static_cast<std::uint64_t>(std::chrono::duration_cast<microseconds>(time).count()));
+  event(writer_);
+  if (writer_.chunk().size() >= kChunkBytes) seal();
+}
+
+// The chunk in the making is whole.
+void Recorder::seal() {
+  const auto chunk = writer_.chunk();
+  chunks_.emplace_back(chunk.begin(), chunk.end());
+  num_bytes_ += chunk.size();
+  writer_.begin();
+  if (file_) {
+    wake_.notify_one();
+    broken_ = num_bytes_ > kMostWaitingBytes;
+    if (broken_) log_warning("{}: the disk is too slow; the recording ends", in_quotes(path_));
+    return;
+  }
+  for (; num_bytes_ > kMemoryBytes; chunks_.pop_front(), dropped_ = true)
+    num_bytes_ -= chunks_.front().size();
+}
+
+void Recorder::write_chunks() {
+  name_thread("quire-record");
+  std::unique_lock lock(mutex_);
+  for (bool closing = false; !closing && !broken_;) {
+    wake_.wait_for(lock, kFlushInterval, [this] { return closing_ || !chunks_.empty(); });
+    closing = closing_;
+    if (chunks_.empty() || closing) seal();
+    const std::deque<Chunk> chunks = std::exchange(chunks_, {});
+    num_bytes_ = 0;
+    lock.unlock();
+    bool written = true;
+    for (const Chunk& chunk : chunks) written = written && write(file_.get(), frame_chunk(chunk));
+    if (!written) log_warning("{}: {}; the recording ends", in_quotes(path_), std::strerror(errno));
+    lock.lock();
+    broken_ = broken_ || !written;
+  }
+}
+
+void Recorder::added(const SequenceRequest& request) {
+  record([&](EventWriter& writer) { writer.added(request); });
+}
+void Recorder::aborted(SequenceId id) {
+  record([&](EventWriter& writer) { writer.aborted(id); });
+}
+void Recorder::planned(const StepPlan* plan, std::span<const PlanningFailure> failures) {
+  record([&](EventWriter& writer) { writer.planned(plan, failures); });
+}
+void Recorder::applied(const StepResult& result, std::span<const SequenceUpdate> updates) {
+  record([&](EventWriter& writer) { writer.applied(result, updates); });
+}
+void Recorder::foreseen(SequenceId id, std::span<const SequenceUpdate> updates) {
+  record([&](EventWriter& writer) { writer.foreseen(id, updates); });
+}
+void Recorder::forked(SequenceId first, std::span<const BeamFork> forks) {
+  record([&](EventWriter& writer) { writer.forked(first, forks); });
+}
+void Recorder::lost_steps(std::span<const SequenceUpdate> updates) {
+  record([&](EventWriter& writer) { writer.lost_steps(updates); });
+}
+
+}  // namespace quire

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "record/recording.h"
+
+namespace quire {
+
+// Records what a scheduler does: into a file, of which a crash loses the last second, or only the last
+// kMemoryBytes of it in memory.
+//
+// Threads: any may call save; what a SchedulerObserver has is the scheduler's. A thread of its own writes the
+// file, so that a slow disk does not hold up a step.
+class Recorder final : public SchedulerObserver {
+ public:
+  static constexpr std::size_t kMemoryBytes = std::size_t{4} << 20;
+
+  // path: empty for none. Error where it cannot be written. Where that fails later, a warning says so, and
+  // the recording ends.
+  Recorder(RecordingInfo info, const std::string& path);
+  ~Recorder() override;
+
+  // Writes what is in memory to a file. Error where it cannot be written.
+  void save(const std::string& path);
+  bool has_file() const { return file_ != nullptr; }
+
+  void added(const SequenceRequest& request) override;
+  void aborted(SequenceId id) override;
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override;
+  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override;
+  void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override;
+  void forked(SequenceId first, std::span<const BeamFork> forks) override;
+  void lost_steps(std::span<const SequenceUpdate> updates) override;
+
+ private:
+  using Chunk = std::vector<std::byte>;
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, Close>;
+
+  static File open(const std::string& path);
+  static bool write(std::FILE* file, std::span<const std::byte> bytes);
+  template <typename Event>
+  void record(const Event& event);
+  void seal();
+  void write_chunks();
+
+  RecordingInfo info_;
+  std::string path_;
+  File file_;
+  std::chrono::steady_clock::time_point start_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  EventWriter writer_;         // this and what follows: guarded by mutex_
+  std::deque<Chunk> chunks_;   // whole ones: that are kept, or are to be written
+  std::size_t num_bytes_ = 0;  // of them
+  bool dropped_ = false;       // some are gone
+  bool broken_ = false;        // nothing is recorded any more
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace quire

@@ -1,0 +1,161 @@
+#include "record/recording.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMostHeaderBytes = 1 << 20;
+constexpr std::size_t kMostBytes = std::size_t{1} << 36;
+constexpr std::int64_t kMostBlocks = 1 << 28;
+
+// Calls f with the key and the member of each number of a configuration.
+template <typename Config, typename F>
+void for_each_number(Config& config, const F& f) {
+  f("max_num_seqs", config.max_num_seqs);
+  f("max_num_batched_tokens", config.max_num_batched_tokens);
+  f("max_span", config.max_span);
+  f("max_model_len", config.max_model_len);
+  f("block_size", config.layout.block_size);
+  f("state_interval", config.layout.state_interval);
+  f("num_blocks", config.num_blocks);
+  f("num_host_blocks", config.num_host_blocks);
+  f("num_state_slots", config.num_state_slots);
+  f("num_host_state_slots", config.num_host_state_slots);
+  f("block_copied", config.preemption.block_copied);
+  f("token", config.preemption.token);
+  f("pair", config.preemption.pair);
+  f("blocks_of_states", config.preemption.blocks_of_states);
+}
+
+template <typename T>
+T member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) fail("{} is missing", key);
+  try {
+    if constexpr (std::is_same_v<T, int>) {
+      const auto value = found->get<std::int64_t>();
+      if (value < 0 || value > kMostBlocks || !found->is_number_integer()) fail("{} is {}", key, value);
+      return static_cast<int>(value);
+    } else {
+      return found->get<T>();
+    }
+  } catch (const Json::exception&) {
+    fail("{} is {}", key, describe(*found));
+  }
+}
+
+SchedulerConfig read_config(const Json& object) {
+  SchedulerConfig config;
+  for_each_number(config, [&]<typename T>(const char* key, T& value) { value = member<T>(object, key); });
+  config.layout.windows = member<std::vector<int>>(object, "windows");
+  if (config.layout.windows.empty()) fail("windows is an empty list");
+  config.policy = member<bool>(object, "priorities") ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  config.enable_prefix_caching = member<bool>(object, "prefix_caching");
+  return config;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+}  // namespace
+
+std::vector<std::byte> write_header(const RecordingInfo& info) {
+  const SchedulerConfig& config = info.scheduler;
+  OrderedJson scheduler = OrderedJson::object();
+  for_each_number(config, [&](const char* key, auto value) { scheduler[key] = value; });
+  scheduler["windows"] = config.layout.windows;
+  scheduler["priorities"] = config.policy == SchedulingPolicy::kPriority;
+  scheduler["prefix_caching"] = config.enable_prefix_caching;
+  const std::string text = OrderedJson({{"version", kRecordingVersion},
+                                        {"model", info.model},
+                                        {"device", info.device},
+                                        {"dtype", info.dtype},
+                                        {"started", info.started},
+                                        {"with_tokens", info.with_tokens},
+                                        {"from_start", info.from_start},
+                                        {"scheduler", scheduler}})
+                               .dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
+  ByteWriter out;
+  out.append(bytes_of(kRecordingMagic));
+  out.fixed(static_cast<std::uint32_t>(text.size()));
+  out.append(bytes_of(text));
+  return {out.bytes().begin(), out.bytes().end()};
+}
+
+std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
+  ByteWriter out;
+  out.fixed(static_cast<std::uint32_t>(chunk.size()));
+  out.fixed(static_cast<std::uint32_t>(XXH32(chunk.data(), chunk.size(), 0)));
+  out.append(chunk);
+  return {out.bytes().begin(), out.bytes().end()};
+}
+
+Recording::Recording(const std::filesystem::path& path)
+    : Recording(
+          [&] {
+            const std::string text = read_text_file(path, kMostBytes);
+            const auto bytes = bytes_of(text);
+            return std::vector<std::byte>(bytes.begin(), bytes.end());
+          }(),
+          path.string()) {}
+
+Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
+    : bytes_(std::move(bytes)), where_(where) {
+  try {
+    if (bytes_.size() < kRecordingMagic.size() ||
+        !std::ranges::equal(std::span(bytes_).first(kRecordingMagic.size()), bytes_of(kRecordingMagic)))
+      fail("no recording; `--record FILE` makes one");
+    ByteReader in(bytes_);
+    in.take(kRecordingMagic.size());
+    const auto header = in.take(std::min<std::size_t>(in.fixed<std::uint32_t>(), kMostHeaderBytes));
+    first_chunk_ = bytes_.size() - in.num_left();
+    const Json object =
+        parse_json({reinterpret_cast<const char*>(header.data()), header.size()}, "the header");
+    if (const int version = member<int>(object, "version"); version != kRecordingVersion)
+      fail("of version {}; this program reads version {}", version, kRecordingVersion);
+    info_ = {.model = member<std::string>(object, "model"),
+             .device = member<std::string>(object, "device"),
+             .dtype = member<std::string>(object, "dtype"),
+             .started = member<std::int64_t>(object, "started"),
+             .with_tokens = member<bool>(object, "with_tokens"),
+             .from_start = member<bool>(object, "from_start"),
+             .scheduler = read_config(member<Json>(object, "scheduler"))};
+    const int block_size = info_.scheduler.layout.block_size;
+    if (block_size < 8 || block_size > 256) fail("block_size is {}", block_size);
+  } catch (const Error& e) {
+    fail("{}: {}", where_, e.what());
+  }
+}
+
+std::span<const std::byte> Recording::next_chunk(std::size_t& at) const {
+  ByteReader in(std::span<const std::byte>(bytes_).subspan(at));
+  if (in.num_left() < 2 * sizeof(std::uint32_t)) return {};
+  const auto size = in.fixed<std::uint32_t>(), checksum = in.fixed<std::uint32_t>();
+  if (size > in.num_left()) return {};
+  const auto chunk = in.take(size);
+  if (XXH32(chunk.data(), chunk.size(), 0) != checksum)
+    fail("the chunk at byte {} is not what was written", at);
+  at = bytes_.size() - in.num_left();
+  return chunk;
+}
+
+bool Recording::read(SchedulerObserver& to, const std::function<bool(std::uint64_t)>& after) const {
+  EventReader reader(info_.format());
+  std::size_t at = first_chunk_;
+  try {
+    for (auto chunk = next_chunk(at); !chunk.empty(); chunk = next_chunk(at)) {
+      reader.begin(chunk);
+      while (reader.read(to))
+        if (after && !after(reader.time())) return false;
+    }
+  } catch (const Error& e) {
+    fail("{}: in what ends at byte {}: {}", where_, at, e.what());
+  }
+  return reader.ended();
+}
+
+}  // namespace quire

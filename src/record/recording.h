@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "record/event_codec.h"
+
+namespace quire {
+
+// What a recording is of. docs/recording.md says what stands in a file.
+struct RecordingInfo {
+  std::string model, device, dtype;  // as they are to be shown
+  std::int64_t started = 0;          // seconds since 1970
+  bool with_tokens = false;
+  bool from_start = true;  // else it is the last part of what was, and has no beginning to be done again from
+  SchedulerConfig scheduler;  // but for on_plan, the observers and the seed of hashes
+
+  EventFormat format() const { return {scheduler.layout.block_size, with_tokens}; }
+};
+
+inline constexpr std::string_view kRecordingMagic = "QUIREREC";
+inline constexpr int kRecordingVersion = 1;
+
+// A file's first bytes: the magic, the size of what follows (uint32), a JSON object.
+std::vector<std::byte> write_header(const RecordingInfo& info);
+// A chunk as it stands in a file: its size and its checksum (uint32 each, XXH32), its bytes.
+std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk);
+
+// A recording as it lies in a file. What the file ends in the middle of is left out.
+class Recording {
+ public:
+  // Error where it is none, is of another version, or cannot be read.
+  explicit Recording(const std::filesystem::path& path);
+  Recording(std::vector<std::byte> bytes, const std::string& where);
+
+  const RecordingInfo& info() const { return info_; }
+  // Tells `to` of one event after the other, and then calls `after` with its time in microseconds; where that
+  // is false, nothing more is read. Returns whether the recording was read to an end that was written: it was
+  // not cut off. Error where a chunk is broken.
+  bool read(SchedulerObserver& to, const std::function<bool(std::uint64_t time)>& after = {}) const;
+
+ private:
+  // The chunk at `at`, which goes behind it; empty: there is none that is whole. Error where it is not what
+  // was written.
+  std::span<const std::byte> next_chunk(std::size_t& at) const;
+
+  std::vector<std::byte> bytes_;
+  std::string where_;
+  std::size_t first_chunk_ = 0;
+  RecordingInfo info_;
+};
+
+}  // namespace quire

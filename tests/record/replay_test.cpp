@@ -1,0 +1,258 @@
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "record/recorder.h"
+#include "record/replayer.h"
+#include "scheduler/harness.h"
+#include "temp_dir.h"
+
+namespace quire {
+namespace {
+
+using testing::Harness;
+using testing::Operation;
+using testing::Scenario;
+
+Scenario random_scenario(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::uint8_t> bytes(Scenario::kHeader + 4 * 400);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+  return *Scenario::parse(bytes);
+}
+
+SchedulerConfig small_config(int num_blocks) {
+  SchedulerConfig config;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 32;
+  config.max_model_len = 200;
+  config.num_blocks = num_blocks;
+  config.enable_prefix_caching = false;
+  return config;
+}
+
+SequenceRequest request_of(SequenceId id, std::vector<TokenId> prompt) {
+  SequenceRequest request;
+  request.id = id;
+  request.prompt = std::move(prompt);
+  request.max_tokens = 30;
+  return request;
+}
+
+RecordingInfo info_of(const SchedulerConfig& config, bool with_tokens) {
+  RecordingInfo info;
+  info.model = "a model";
+  info.with_tokens = with_tokens;
+  info.scheduler = config;
+  return info;
+}
+
+// Runs a scenario, and records it in a file.
+void record(Scenario scenario, bool with_tokens, const std::string& path,
+            const std::function<void(Harness&)>& run) {
+  Recorder recorder(info_of(scenario.config, with_tokens), path);
+  scenario.config.observers = {&recorder};
+  Harness harness(scenario);
+  run(harness);
+}
+
+// Counts events, and what is in them.
+struct Counts : SchedulerObserver {
+  std::vector<std::vector<TokenId>> prompts;
+  int plans = 0, decisions = 0, ends = 0, aborts = 0, lost = 0, foreseen_tokens = 0, failures = 0;
+  std::size_t sampled = 0;
+
+  void added(const SequenceRequest& request) override { prompts.push_back(request.prompt); }
+  void aborted(SequenceId /*id*/) override { ++aborts; }
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> failed) override {
+    failures += static_cast<int>(failed.size());
+    if (plan == nullptr) return;
+    ++plans;
+    decisions += static_cast<int>(plan->decisions.size());
+  }
+  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override {
+    sampled += result.sequences.size();
+    for (const SequenceUpdate& update : updates) ends += update.finish != FinishReason::kNone ? 1 : 0;
+  }
+  void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
+    foreseen_tokens += static_cast<int>(updates.size());
+  }
+  void forked(SequenceId /*first*/, std::span<const BeamFork> /*forks*/) override {}
+  void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { ++lost; }
+};
+
+TEST(ReplayTest, EveryPlanOfRandomSchedulesIsMadeAgainWithAndWithoutTokens) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  Counts all;
+  std::uint64_t num_hits = 0, num_preemptions = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    const Scenario scenario = random_scenario(seed);
+    record(scenario, seed % 2 == 1, path, [&](Harness& harness) { harness.run(scenario.operations); });
+    const Recording recording(path);
+    EXPECT_TRUE(recording.read(all)) << "it is cut off";
+    Replayer replayer(recording.info().scheduler);
+    recording.read(replayer);
+    ASSERT_FALSE(replayer.difference())
+        << "seed " << seed << ", step " << replayer.difference()->step << ": " << replayer.difference()->what
+        << "\nrecorded " << replayer.difference()->recorded << "\nreplayed "
+        << replayer.difference()->replayed << scenario.describe();
+    EXPECT_TRUE(replayer.scheduler().sequences().empty());
+    num_hits += replayer.scheduler().stats().prefix_cache_hits;
+    num_preemptions += replayer.scheduler().stats().num_preemptions;
+  }
+  EXPECT_GT(all.plans, 8000);
+  EXPECT_GT(all.decisions, 1000);
+  EXPECT_GT(all.ends, 1000);
+  EXPECT_GT(all.aborts, 100);
+  EXPECT_GT(all.lost, 50);
+  EXPECT_GT(all.failures, 10);
+  EXPECT_GT(all.foreseen_tokens, 100);
+  EXPECT_GT(num_hits, 3000U);
+  EXPECT_GT(num_preemptions, 300U);
+}
+
+// One of the scheduler's blocks is never given back.
+TEST(ReplayTest, ABlockThatIsLostIsFoundAtTheFirstPlanThatItChanges) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording", sound = directory.path() / "sound";
+  Scenario scenario;
+  scenario.config = small_config(12);
+  const auto run = [](bool lose, Harness& harness) {
+    for (int i = 0; i < 8; ++i) {
+      harness.add(request_of(0, std::vector<TokenId>(20, i)), 1);
+    }
+    for (int step = 0; step < 200; ++step) {
+      if (lose && step >= 20 && harness.stats().num_free_blocks > 0)
+        lose = (harness.lose_free_block(), false);
+      if (!harness.schedule()) break;
+      harness.apply();
+    }
+  };
+  record(scenario, false, path, [&](Harness& harness) { run(true, harness); });
+  record(scenario, false, sound, [&](Harness& harness) { run(false, harness); });
+
+  struct Plans : Counts {
+    std::vector<std::string> texts;
+    void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
+      texts.push_back(plan != nullptr ? to_text(*plan) : "");
+    }
+  } broken, whole;
+  const Recording recording(path);
+  recording.read(broken);
+  Recording(sound).read(whole);
+  const auto differs = std::ranges::mismatch(broken.texts, whole.texts);
+  ASSERT_NE(differs.in1, broken.texts.end());
+
+  Replayer replayer(recording.info().scheduler);
+  recording.read(replayer);
+  ASSERT_TRUE(replayer.difference());
+  EXPECT_EQ(replayer.difference()->step, static_cast<std::uint64_t>(differs.in1 - broken.texts.begin() + 1));
+  EXPECT_EQ(replayer.difference()->recorded, *differs.in1);
+  EXPECT_EQ(replayer.difference()->replayed, *differs.in2);
+}
+
+TEST(RecordingTest, SaysNothingOfTokensUnlessItIsTo) {
+  const TempDir directory;
+  for (const bool with_tokens : {false, true}) {
+    const std::string path = directory.path() / "recording";
+    Recorder* open = nullptr;
+    {
+      Recorder recorder(info_of(small_config(10), with_tokens), path);
+      open = &recorder;
+      SequenceRequest request = request_of(1, std::vector<TokenId>(40, 7));
+      open->added(request);
+      request.id = 2;
+      request.prompt[16] = 8;  // in the second of two whole rows
+      open->added(request);
+    }
+    Counts counts;
+    Recording(path).read(counts);
+    ASSERT_EQ(counts.prompts.size(), 2U);
+    const std::vector<TokenId>&a = counts.prompts[0], &b = counts.prompts[1];
+    if (with_tokens) {
+      EXPECT_EQ(a, std::vector<TokenId>(40, 7));
+      continue;
+    }
+    EXPECT_EQ(std::ranges::count(a, 0), 38);
+    EXPECT_EQ(a[15], b[15]);
+    EXPECT_NE(a[31], b[31]);
+    EXPECT_NE(a[15], a[31]) << "equal rows behind different ones have different names";
+  }
+}
+
+TEST(RecordingTest, WhatIsCutOffIsReadUpToTheLastWholeChunk) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  const Scenario scenario = random_scenario(3);
+  record(scenario, false, path, [&](Harness& harness) { harness.run(scenario.operations); });
+  Counts whole;
+  EXPECT_TRUE(Recording(path).read(whole));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  Counts cut;
+  EXPECT_FALSE(Recording(path).read(cut));
+  EXPECT_LT(cut.plans, whole.plans);
+}
+
+TEST(RecordingTest, WhatIsNoRecordingIsRefusedByName) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  const auto message = [&](std::string_view text) {
+    std::vector<std::byte> bytes(text.size());
+    std::memcpy(bytes.data(), text.data(), text.size());
+    try {
+      const Recording recording(std::move(bytes), "F");
+      Counts counts;
+      recording.read(counts);
+      return std::string("none");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_EQ(message(""), "F: no recording; `--record FILE` makes one");
+  EXPECT_EQ(message("QUIRERECxx"), "F: cut short: 2 bytes are missing at byte 8");
+  const std::vector<std::byte> header = write_header(info_of(small_config(10), false));
+  const std::string whole(reinterpret_cast<const char*>(header.data()), header.size());
+  EXPECT_EQ(message(whole), "none");
+  std::string other = whole;
+  other.replace(other.find("\"version\":1"), 11, "\"version\":9");
+  EXPECT_EQ(message(other), "F: of version 9; this program reads version 1");
+  EXPECT_EQ(message(whole + std::string("\1\0\0\0abcdX", 9)),
+            format_text("F: in what ends at byte {}: the chunk at byte {} is not what was written",
+                        whole.size(), whole.size()));
+}
+
+TEST(RecorderTest, KeepsTheLastOfManyStepsInMemoryAndSavesThem) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  Recorder recorder(info_of(small_config(10), false), "");
+  StepPlan plan;
+  plan.sequences.resize(256);
+  for (SequencePlan& sequence : plan.sequences) sequence.num_tokens = 1;
+  constexpr int kSteps = 20000;
+  for (int i = 0; i < kSteps; ++i) {
+    plan.id = static_cast<std::uint64_t>(i);
+    recorder.planned(&plan, {});
+  }
+  recorder.save(path);
+  EXPECT_LT(std::filesystem::file_size(path), Recorder::kMemoryBytes + (std::size_t{1} << 18));
+  const Recording recording(path);
+  EXPECT_FALSE(recording.info().from_start);
+  struct Last : Counts {
+    std::uint64_t id = 0;
+    void planned(const StepPlan* last, std::span<const PlanningFailure> /*failures*/) override {
+      id = last->id;
+    }
+  } last;
+  recording.read(last);
+  EXPECT_EQ(last.id, std::uint64_t{kSteps - 1});
+}
+
+TEST(RecorderTest, GoesOnWithoutTheFileWhereTheDiskIsFull) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  EXPECT_THROW(Recorder(info_of(small_config(10), false), "/dev/full"), Error);
+  EXPECT_THROW(Recorder(info_of(small_config(10), false), "/no/such/folder/x"), Error);
+}
+
+}  // namespace
+}  // namespace quire
