@@ -61,6 +61,10 @@ struct EngineConfig {
   std::int64_t max_num_queued_tokens = 0;
   // Called by rank 0 as layers are loaded: how many are.
   std::function<void(std::size_t done, std::size_t total)> on_layer = {};
+  // Where to write what the scheduler does (docs/recording.md); empty: the last of it is kept in memory.
+  // Whether the ids of tokens are in it.
+  std::string record;
+  bool record_tokens = false;
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

@@ -128,6 +128,11 @@ void EngineOptions::add_to(Flags flags) {
   flags.value(
       "--max-num-queued-tokens", config.max_num_queued_tokens,
       "refuse a request that would make more than so many tokens wait for their first step (default: never)");
+  flags.value(
+      "--record", config.record,
+      "write what is scheduled to this file, for quire replay (default: the last of it, where something "
+      "fails)");
+  flags.on("--record-tokens", config.record_tokens, "with --record: the ids of tokens, too");
   flags.on("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
            "a prompt whose beginning is cached is not computed anew (default); --no-…: it is");
 }

@@ -1,6 +1,9 @@
 #include "engine/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <ctime>
 #include <iterator>
 #include <utility>
 
@@ -54,6 +57,16 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
                              .hash_bits = setup_.hooks.prefix_hash_bits};
   const auto& fault = setup_.hooks.fault;
   if (fault) scheduling.on_plan = [&fault](SequenceId id) { fault(EngineStage::kSchedule, id); };
+  recorder_ = std::make_unique<Recorder>(
+      RecordingInfo{
+          .model = setup_.model.name.empty() ? setup_.model.config.architecture() : setup_.model.name,
+          .device = std::string(ranks_->own().backend().name()),
+          .dtype = std::string(to_string(config_.dtype)),
+          .started = std::time(nullptr),
+          .with_tokens = config.record_tokens,
+          .scheduler = scheduling},
+      config.record);
+  scheduling.observers = {recorder_.get()};
   scheduler_ = std::make_unique<Scheduler>(scheduling);
   outputs_ = std::make_unique<OutputProcessor>(
       has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault,
@@ -271,6 +284,7 @@ bool Engine::finish_unplanned() {
 // and would again: that ends everything.
 void Engine::fail_step(const std::string& why) {
   log_error("a step failed: {}", why);
+  save_recording();
   masker_->drop();
   outputs_->push(std::exchange(foreseen_, {}), TimePoint::clock::now());
   finish_unplanned();
@@ -297,7 +311,23 @@ void Engine::lose(const std::string& why) {
   if (lost_.exchange(true)) return;
   why_lost_ = why;
   log_error("every request will fail from now on: {}", why);
+  save_recording();
   if (lost_listener_) lost_listener_(why);
+}
+
+// What is kept in memory, the first time that something fails.
+void Engine::save_recording() {
+  if (!recorder_ || recorder_->has_file()) return;
+  std::call_once(saved_recording_, [this] {
+    try {
+      const std::string name = format_text("quire-{}-{}.rec", ::getpid(), std::time(nullptr));
+      const std::string path = (std::filesystem::temp_directory_path() / name).string();
+      recorder_->save(path);
+      log_error("what was scheduled before lies in {}, for quire replay", path);
+    } catch (const std::exception& e) {
+      log_error("{}", e.what());
+    }
+  });
 }
 
 void Engine::on_lost(std::function<void(const std::string&)> listener) {

@@ -21,6 +21,7 @@
 #include "engine/step_masker.h"
 #include "engine/step_statistics.h"
 #include "engine/structured_outputs.h"
+#include "record/recorder.h"
 
 namespace quire {
 
@@ -128,6 +129,7 @@ class Engine {
   SchedulerStats scheduler_stats() const;
   void publish_stats();
   void lose(const std::string& why);
+  void save_recording();
 
   const EngineSetup setup_;
   const GivenDefaults given_;
@@ -137,6 +139,8 @@ class Engine {
   std::unique_ptr<RankGroup> ranks_;
   RuntimeConfig config_;
   MemoryPlan plan_;
+  std::unique_ptr<Recorder> recorder_;
+  std::once_flag saved_recording_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<OutputProcessor> outputs_;
   std::unique_ptr<SearchRounds> beams_;

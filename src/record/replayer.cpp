@@ -148,6 +148,7 @@ void Replayer::guarded(const Work& work) {
 }
 
 void Replayer::added(const SequenceRequest& request) {
+  ++num_requests_;
   guarded([&] { scheduler_.add(std::make_shared<SequenceRequest>(request)); });
 }
 
@@ -163,7 +164,10 @@ void Replayer::planned(const StepPlan* plan, std::span<const PlanningFailure> fa
     for (const PlanningFailure& failure : failures) failing_.insert(failure.id);
     const std::optional<StepPlan> own = scheduler_.schedule();
     scheduler_.take_planning_failures();
-    if (own) step_ = own->id;
+    if (own) {
+      step_ = own->id;
+      num_tokens_ += static_cast<std::uint64_t>(own->num_tokens);
+    }
     if (own.has_value() != (plan != nullptr) || (own && !is_equal(*own, *plan)))
       difference_ = {plan != nullptr ? plan->id : step_, "the plans differ",
                      plan != nullptr ? to_text(*plan) : "no plan\n", own ? to_text(*own) : "no plan\n"};

@@ -85,15 +85,14 @@ struct BeamFork {
 class SchedulerObserver {
  public:
   virtual ~SchedulerObserver() = default;
-  virtual void added(const SequenceRequest& request) = 0;
-  // By an abort, or a deadline that has passed.
-  virtual void aborted(SequenceId id) = 0;
+  virtual void added(const SequenceRequest& /*request*/) {}
+  virtual void aborted(SequenceId /*id*/) {}  // or its deadline has passed
   // plan: null where there was nothing to plan.
-  virtual void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) = 0;
-  virtual void applied(const StepResult& result, std::span<const SequenceUpdate> updates) = 0;
-  virtual void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) = 0;
-  virtual void forked(SequenceId first, std::span<const BeamFork> forks) = 0;
-  virtual void lost_steps(std::span<const SequenceUpdate> updates) = 0;
+  virtual void planned(const StepPlan* /*plan*/, std::span<const PlanningFailure> /*failures*/) {}
+  virtual void applied(const StepResult& /*result*/, std::span<const SequenceUpdate> /*updates*/) {}
+  virtual void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> /*updates*/) {}
+  virtual void forked(SequenceId /*first*/, std::span<const BeamFork> /*forks*/) {}
+  virtual void lost_steps(std::span<const SequenceUpdate> /*updates*/) {}
 };
 
 struct SchedulerStats {

@@ -77,7 +77,6 @@ struct Counts : SchedulerObserver {
   void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
     foreseen_tokens += static_cast<int>(updates.size());
   }
-  void forked(SequenceId /*first*/, std::span<const BeamFork> /*forks*/) override {}
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { ++lost; }
 };
 

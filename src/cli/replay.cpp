@@ -1,0 +1,117 @@
+#include <cmath>
+#include <ctime>
+
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "record/recording.h"
+#include "record/replayer.h"
+
+namespace quire::cli {
+namespace {
+
+std::string date(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  if (gmtime_r(&time, &parts) == nullptr) return "?";
+  return format_text("{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+// The plan of a step, or else of the last one, as it was recorded.
+struct RecordedPlan : SchedulerObserver {
+  std::optional<std::uint64_t> step;
+  std::string text;
+
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
+    if (plan != nullptr && (!step || plan->id == *step)) text = to_text(*plan);
+  }
+};
+
+struct Replay {
+  std::string file;
+  std::optional<std::uint64_t> at;
+  bool json = false;
+
+  int run() const;
+  int show_part(const Recording& recording) const;
+  int show_state(const Recording& recording, const Replayer& replayer) const;
+};
+
+void print_info(const RecordingInfo& info) {
+  print_text(stdout, "{}, {} on {}; recorded {}, {} the ids of tokens\n", info.model, info.dtype, info.device,
+             date(info.started), info.with_tokens ? "with" : "without");
+}
+
+// Where the beginning is missing there is nothing to be done again.
+int Replay::show_part(const Recording& recording) const {
+  RecordedPlan plan;
+  plan.step = at;
+  recording.read(plan);
+  if (plan.text.empty() && at) fail("{}: step {} is not in it", file, *at);
+  print_info(recording.info());
+  print_text(stdout, "the last part of what was: it can be looked at, not made again\n\n{}", plan.text);
+  return 0;
+}
+
+int Replay::show_state(const Recording& recording, const Replayer& replayer) const {
+  if (replayer.step() < *at) fail("{}: it has {} steps, not {}", file, replayer.step(), *at);
+  RecordedPlan plan;
+  plan.step = at;
+  recording.read(plan, [&](std::uint64_t /*time*/) { return plan.text.empty(); });
+  print_text(stdout, "{}\n{}", plan.text, to_text(replayer.scheduler()));
+  return 0;
+}
+
+void print_summary(const Recording& recording, const Replayer& replayer, double seconds, bool whole) {
+  print_info(recording.info());
+  print_text(stdout, "{} requests, {} steps in {:.3f} s, {} tokens computed{}\n", replayer.num_requests(),
+             replayer.step(), seconds, replayer.num_tokens(), whole ? "" : "; its end is cut off");
+  const auto& difference = replayer.difference();
+  if (!difference) {
+    print_text(stdout, "every plan was made again\n");
+    return;
+  }
+  print_text(stdout, "step {}: {}\n", difference->step, difference->what);
+  if (!difference->recorded.empty())
+    print_text(stdout, "\nrecorded:\n{}\nmade again:\n{}", difference->recorded, difference->replayed);
+  print_text(stdout, "\nthe state that led there:\n{}", to_text(replayer.scheduler()));
+}
+
+int Replay::run() const {
+  const Recording recording(file);
+  if (!recording.info().from_start) return show_part(recording);
+  Replayer replayer(recording.info().scheduler);
+  std::uint64_t last_time = 0;
+  const bool whole = recording.read(replayer, [&](std::uint64_t time) {
+    last_time = time;
+    return !replayer.difference() && (!at || replayer.step() < *at);
+  });
+  const auto& difference = replayer.difference();
+  if (at && !difference) return show_state(recording, replayer);
+  const double seconds = static_cast<double>(last_time) / 1e6;
+  if (json)
+    print_json_line({{"model", recording.info().model},
+                     {"requests", replayer.num_requests()},
+                     {"steps", replayer.step()},
+                     {"seconds", seconds},
+                     {"tokens", replayer.num_tokens()},
+                     {"whole", whole},
+                     {"differs_at", difference ? OrderedJson(difference->step) : OrderedJson()}});
+  else
+    print_summary(recording, replayer, seconds, whole);
+  return difference ? kFailed : 0;
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app, Command& chosen) {
+  auto [flags, replay] = add_command<Replay>(
+      app, chosen, "replay", "Make the plans of a recording again, and compare them step by step");
+  flags.value("FILE", replay.file, "what --record has written")->required();
+  flags.value("--at", replay.at, "show this step's plan, and what the scheduler has behind it");
+  flags.on("--json", replay.json, "print one JSON object");
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,35 @@
+// A recording from arbitrary bytes: the first byte says whether tokens are in it, and whether what follows is
+// a whole file or a chunk of one; what it says is done again in a small cache.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "record/recording.h"
+#include "record/replayer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  quire::SchedulerConfig config;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 64;
+  config.max_model_len = 200;
+  config.layout.block_size = 8;
+  config.num_blocks = 20;
+  config.num_host_blocks = 4;
+  quire::Replayer replayer(config);
+  try {
+    if ((data[0] & 2) != 0) {
+      quire::Recording({bytes.begin(), bytes.end()}, "file").read(replayer);
+      return 0;
+    }
+    quire::EventReader reader({.block_size = 8, .with_tokens = (data[0] & 1) != 0});
+    reader.begin(bytes);
+    while (reader.read(replayer) && !replayer.difference()) {
+    }
+  } catch (const quire::Error&) {
+  }
+  return 0;
+}
