@@ -62,35 +62,33 @@ GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& pref
     const WeightTensorPtr all = context.weights.take(prefix + name, {options.num_value_heads});
     return workspace.load(*slice_cols(all, std::int64_t{context.comm.rank()} * heads, heads));
   };
-  input_.a_log = load(".A_log");
-  input_.dt_bias = load(".dt_bias");
-  input_.num_key_heads = options.num_key_heads / ranks;
-  conv_ = {load_conv(context, prefix + ".conv1d.weight", options, channels), {}, Activation::kSilu};
-  norm_ = {workspace.load(*context.weights.take(prefix + ".norm.weight", {options.value_dim})),
-           {},
-           options.norm_eps};
+  net_.rule.a_log = load(".A_log");
+  net_.rule.dt_bias = load(".dt_bias");
+  net_.rule.num_key_heads = options.num_key_heads / ranks;
+  net_.conv = {load_conv(context, prefix + ".conv1d.weight", options, channels), {}, Activation::kSilu};
+  net_.norm = {workspace.load(*context.weights.take(prefix + ".norm.weight", {options.value_dim})),
+               {},
+               options.norm_eps};
   conv_state_ = context.states.declare_fixed({options.conv_width - 1, channels});
   state_ = context.states.declare_fixed({heads, options.key_dim, options.value_dim});
   projected_ = workspace.activation("projected", context.dtype, in_proj_.out_features());
-  mixed_ = workspace.activation("mixed", context.dtype, channels);
-  heads_ = workspace.activation("value_heads", DType::kF32, values);
+  net_.mixed = workspace.activation("mixed", context.dtype, channels);
+  net_.heads = workspace.activation("value_heads", DType::kF32, values);
   normed_ = workspace.activation("normed_heads", context.dtype, values);
   out_ = workspace.activation("block_out", context.dtype, options.hidden_size);
 }
 
 Tensor GatedDeltaNet::forward(const Tensor& x, const Step& step) const {
-  const std::int64_t tokens = x.dim(0), channels = mixed_.dim(1), values = heads_.dim(1);
-  const Tensor projected = projected_.rows(0, tokens), mixed = mixed_.rows(0, tokens);
-  const Tensor heads = heads_.rows(0, tokens), normed = normed_.rows(0, tokens), out = out_.rows(0, tokens);
-  const auto state = [&](FixedStateId id) { return step.fixed_states[static_cast<std::size_t>(id)]; };
+  const std::int64_t tokens = x.dim(0);
+  const Tensor projected = projected_.rows(0, tokens), normed = normed_.rows(0, tokens);
+  const Tensor out = out_.rows(0, tokens);
+  DeltaNet net = net_;
+  net.conv_state = step.fixed_states[static_cast<std::size_t>(conv_state_)];
+  net.state = step.fixed_states[static_cast<std::size_t>(state_)];
+  net.mixed = net_.mixed.rows(0, tokens);
+  net.heads = net_.heads.rows(0, tokens);
   in_proj_.forward(projected, x);
-  ops::causal_conv(backend_, mixed, projected.columns(0, channels), conv_, state(conv_state_),
-                   step.state_batch);
-  DeltaRuleInput input = input_;
-  input.qkv = mixed;
-  input.rates = projected.columns(channels + values, projected.dim(1) - channels - values);
-  ops::gated_delta_rule(backend_, heads, input, state(state_), step.state_batch);
-  ops::gated_norm(backend_, normed, heads, projected.columns(channels, values), norm_);
+  ops::gated_delta_net(backend_, normed, projected, net, step.state_batch);
   out_proj_.forward(out, normed);
   return out;
 }

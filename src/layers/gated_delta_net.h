@@ -31,13 +31,11 @@ class GatedDeltaNet {
 
  private:
   Backend& backend_;
-  DeltaRuleInput input_;  // all but the step's rows
-  ConvParams conv_;
-  NormParams norm_;
+  DeltaNet net_;  // all but what is a step's
   FixedStateId conv_state_, state_;
   ColumnParallelLinear in_proj_;  // q, k, v, the gate of the output, b, a
   RowParallelLinear out_proj_;
-  Tensor projected_, mixed_, heads_, normed_, out_;  // activations
+  Tensor projected_, normed_, out_;  // activations, as net_.mixed and net_.heads are
 };
 
 }  // namespace quire

@@ -59,6 +59,42 @@ void check_norm(const Backend& backend, const NormParams& params, std::int64_t n
   if (params.bias.defined()) check(backend, params.bias, DType::kF32, {n}, "bias");
 }
 
+void check_conv(const Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
+                const Tensor& state, const StateBatch& batch) {
+  const std::int64_t channels = x.dim(1), width = params.weight.dim(0);
+  check(backend, x, x.dtype(), {batch.num_tokens, channels}, "x");
+  check(backend, out, x.dtype(), {batch.num_tokens, channels}, "out");
+  check(backend, params.weight, DType::kF32, {width, channels}, "weight");
+  if (params.bias.defined()) check(backend, params.bias, DType::kF32, {channels}, "bias");
+  check_states(backend, state, batch);
+  check(backend, state, DType::kF32, {state.dim(0), width - 1, channels}, "state");
+}
+
+void check_gated_norm(const Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
+                      const NormParams& params) {
+  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
+  check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
+  check(backend, gate, out.dtype(), {x.dim(0), x.dim(1)}, "gate");
+  check(backend, params.weight, DType::kF32, {params.weight.dim(0)}, "weight");
+  QUIRE_CHECK(x.dim(1) % params.weight.dim(0) == 0 && !params.bias.defined(), "x is {}, weight is {}",
+              x.describe(), params.weight.describe());
+}
+
+void check_delta_rule(const Backend& backend, const Tensor& out, const DeltaRuleInput& input,
+                      const Tensor& state, const StateBatch& batch) {
+  const std::int64_t tokens = batch.num_tokens, heads = state.dim(1), key_dim = state.dim(2);
+  const std::int64_t values = heads * state.dim(3);
+  const DType dtype = input.qkv.dtype();
+  check_states(backend, state, batch);
+  QUIRE_CHECK(input.num_key_heads > 0 && heads % input.num_key_heads == 0 && key_dim <= kMaxDeltaKeyDim,
+              "state is {}, of {} key heads", state.describe(), input.num_key_heads);
+  check(backend, input.qkv, dtype, {tokens, 2 * input.num_key_heads * key_dim + values}, "qkv");
+  check(backend, out, DType::kF32, {tokens, values}, "out");
+  check(backend, input.rates, dtype, {tokens, 2 * heads}, "rates");
+  check(backend, input.a_log, DType::kF32, {heads}, "a_log");
+  check(backend, input.dt_bias, DType::kF32, {heads}, "dt_bias");
+}
+
 // logits [tokens, num_experts] and what becomes of them.
 void check_routing(const Backend& backend, const ExpertRouting& out, const Tensor& logits,
                    std::int64_t tokens, const RouterOptions& options) {
@@ -167,13 +203,7 @@ void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCac
 
 void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
                  const Tensor& state, const StateBatch& batch) {
-  const std::int64_t channels = x.dim(1), width = params.weight.dim(0);
-  check(backend, x, x.dtype(), {batch.num_tokens, channels}, "x");
-  check(backend, out, x.dtype(), {batch.num_tokens, channels}, "out");
-  check(backend, params.weight, DType::kF32, {width, channels}, "weight");
-  if (params.bias.defined()) check(backend, params.bias, DType::kF32, {channels}, "bias");
-  check_states(backend, state, batch);
-  check(backend, state, DType::kF32, {state.dim(0), width - 1, channels}, "state");
+  check_conv(backend, out, x, params, state, batch);
   backend.causal_conv(out, x, params, state, batch);
 }
 
@@ -208,29 +238,29 @@ void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Te
 
 void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
                 const NormParams& params) {
-  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
-  check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
-  check(backend, gate, out.dtype(), {x.dim(0), x.dim(1)}, "gate");
-  check(backend, params.weight, DType::kF32, {params.weight.dim(0)}, "weight");
-  QUIRE_CHECK(x.dim(1) % params.weight.dim(0) == 0 && !params.bias.defined(), "x is {}, weight is {}",
-              x.describe(), params.weight.describe());
+  check_gated_norm(backend, out, x, gate, params);
   backend.gated_norm(out, x, gate, params);
 }
 
 void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                       const StateBatch& batch) {
-  const std::int64_t tokens = batch.num_tokens, heads = state.dim(1), key_dim = state.dim(2);
-  const std::int64_t values = heads * state.dim(3);
-  const DType dtype = input.qkv.dtype();
-  check_states(backend, state, batch);
-  QUIRE_CHECK(input.num_key_heads > 0 && heads % input.num_key_heads == 0 && key_dim <= kMaxDeltaKeyDim,
-              "state is {}, of {} key heads", state.describe(), input.num_key_heads);
-  check(backend, input.qkv, dtype, {tokens, 2 * input.num_key_heads * key_dim + values}, "qkv");
-  check(backend, out, DType::kF32, {tokens, values}, "out");
-  check(backend, input.rates, dtype, {tokens, 2 * heads}, "rates");
-  check(backend, input.a_log, DType::kF32, {heads}, "a_log");
-  check(backend, input.dt_bias, DType::kF32, {heads}, "dt_bias");
+  check_delta_rule(backend, out, input, state, batch);
   backend.gated_delta_rule(out, input, state, batch);
+}
+
+void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const DeltaNet& net,
+                     const StateBatch& batch) {
+  const std::int64_t channels = net.mixed.dim(1), values = net.heads.dim(1), rates = 2 * net.state.dim(1);
+  check(backend, x, out.dtype(), {batch.num_tokens, channels + values + rates}, "x");
+  check_conv(backend, net.mixed, x.columns(0, channels), net.conv, net.conv_state, batch);
+  DeltaRuleInput rule = net.rule;
+  rule.qkv = net.mixed;
+  rule.rates = x.columns(channels + values, rates);
+  check_delta_rule(backend, net.heads, rule, net.state, batch);
+  check_gated_norm(backend, out, net.heads, x.columns(channels, values), net.norm);
+  QUIRE_CHECK(net.norm.weight.dim(0) == net.state.dim(3), "a norm of {}, heads of {}", net.norm.weight.dim(0),
+              net.state.dim(3));
+  backend.gated_delta_net(out, x, net, batch);
 }
 
 void cap(Backend& backend, const Tensor& x, float cap) {

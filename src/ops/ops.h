@@ -99,6 +99,18 @@ struct ConvParams {
   Activation activation = Activation::kIdentity;
 };
 
+// What a layer of Gated DeltaNet does between its products, and the states that it keeps. See
+// Backend::gated_delta_net.
+struct DeltaNet {
+  ConvParams conv;      // of queries, keys and values
+  DeltaRuleInput rule;  // without a token's rows
+  NormParams norm;      // of a value head
+  Tensor conv_state;    // causal_conv's
+  Tensor state;         // gated_delta_rule's
+  Tensor mixed;         // [tokens, channels]: may be written on the way
+  Tensor heads;         // f32 [tokens, num_value_heads * value_dim]: may be written on the way
+};
+
 // A device and every op, with its shapes and its meaning. Ops are queued in the order they are called, as
 // copies are. Arguments come checked (quire::ops, below). Sums are taken in
 // float32. Activations and weights of one model share a float dtype; the residual stream is always float32.
@@ -203,6 +215,12 @@ class Backend : public Device {
   // bit the same however a sequence's tokens are spread over calls.
   virtual void gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                                 const StateBatch& batch);
+  // causal_conv, gated_delta_rule and gated_norm, bit for bit: out [tokens, values] of x [tokens, channels +
+  // values + 2 * num_value_heads], a token's queries, keys and values, the gate of the norm, and rates. States
+  // may be read ahead of ops in front: what has written them was queued before a graph, a copy or
+  // take_sampled_tokens that lies between.
+  virtual void gated_delta_net(const Tensor& out, const Tensor& x, const DeltaNet& net,
+                               const StateBatch& batch);
   // x f32 [tokens, n] = cap * tanh(x / cap), in place; cap is above 0.
   virtual void cap(const Tensor& x, float cap);
   // Scores of logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with their
@@ -302,6 +320,8 @@ void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tens
                 const NormParams& params);
 void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                       const StateBatch& batch);
+void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const DeltaNet& net,
+                     const StateBatch& batch);
 void cap(Backend& backend, const Tensor& x, float cap);
 void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits,
                    const RouterOptions& options);

@@ -2,6 +2,9 @@
 // themselves however a sequence is cut.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
+
 #include "backends/cpu/reference/reference_backend.h"
 #include "backends/cuda/kernels/elementwise.h"
 #include "cuda/device_memory.h"
@@ -11,10 +14,65 @@ namespace quire::cuda {
 namespace {
 
 using quire::testing::DeltaCase;
+using quire::testing::DeltaNetCase;
 using quire::testing::DeltaShape;
 using quire::testing::DeltaSpan;
 using quire::testing::Matrix;
 using testing::DeviceTensor;
+
+// The kernels that a layer goes through one by one.
+class Kernels final : public ReferenceBackend {
+ public:
+  explicit Kernels(const LaunchContext& context) : context_(context) {}
+
+  void causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params, const Tensor& state,
+                   const StateBatch& batch) override {
+    cuda::causal_conv(context_, out, x, params, state, batch);
+  }
+  void gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
+                        const StateBatch& batch) override {
+    cuda::gated_delta_rule(context_, out, input, state, batch);
+  }
+  void gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate, const NormParams& params) override {
+    cuda::gated_norm(context_, out, x, gate, params);
+  }
+
+ private:
+  LaunchContext context_;
+};
+
+// A case's matrices on the device.
+class DeviceNet {
+ public:
+  explicit DeviceNet(DeltaNetCase& test)
+      : test_(test), host_(test.batch()), starts_(host_.query_starts), from_(host_.from), to_(host_.to) {}
+
+  Tensor at(const Matrix& matrix) {
+    std::unique_ptr<DeviceTensor>& copy = copies_[&matrix];
+    if (copy == nullptr) copy = std::make_unique<DeviceTensor>(matrix.tensor());
+    return copy->tensor();
+  }
+  DeltaNet net() {
+    return test_.net([&](const Matrix& matrix) { return at(matrix); });
+  }
+  StateBatch batch() const {
+    return {host_.num_sequences, host_.num_tokens, 1, starts_.tensor(), from_.tensor(), to_.tensor()};
+  }
+  std::vector<std::byte> download(const Matrix& matrix) {
+    std::mt19937 any;
+    const Tensor like = matrix.tensor();
+    const Matrix result(like.dtype(), like.dim(0), like.dim(1), any);
+    at(matrix);
+    copies_[&matrix]->download(result.tensor());
+    return result.bytes();
+  }
+
+ private:
+  DeltaNetCase& test_;
+  StateBatch host_;
+  DeviceTensor starts_, from_, to_;
+  std::map<const Matrix*, std::unique_ptr<DeviceTensor>> copies_;
+};
 
 class CudaDeltaRuleTest : public testing::DeviceTest, public ::testing::WithParamInterface<DType> {
  protected:
@@ -90,6 +148,39 @@ TEST_P(CudaDeltaRuleTest, IsBitwiseTheSameTokenByToken) {
     const std::vector<std::byte> kept = test.slots.bytes();
     own.download(test.slots.tensor());
     EXPECT_EQ(test.slots.bytes(), kept);
+  }
+}
+
+TEST_P(CudaDeltaRuleTest, AStepOfSingleTokensInOneLaunchIsBitwiseThatOfThree) {
+  const DeltaShape shapes[] = {
+      {2, 4, 16, 16}, {1, 3, 33, 36}, {2, 2, 128, 128}, {1, 2, 128, 128}, {1, 1, 64, 256}};
+  for (const DeltaShape& shape : shapes) {
+    for (const int sequences : {1, 3, 64, 256}) {
+      for (const bool in_place : {false, true}) {
+        DeltaNetCase test(shape, sequences, in_place, GetParam(), random_);
+        DeviceNet together(test), apart(test);
+        if (!delta_step_supports(together.net(), together.batch()))
+          GTEST_SKIP() << "this device has no clusters";
+        const Tensor x = together.at(test.rows), out = together.at(test.out);
+        const DeltaNet net = together.net();
+        delta_step(context_, test.output(out), test.input(x), net, together.batch());
+        Kernels(context_).Backend::gated_delta_net(
+            test.output(apart.at(test.out)), test.input(apart.at(test.rows)), apart.net(), apart.batch());
+        const std::vector<std::byte> actual = together.download(test.out),
+                                     expected = apart.download(test.out);
+        const std::size_t row = actual.size() / static_cast<std::size_t>(sequences);
+        for (int s = 0; s < sequences; ++s) {  // rows of padding mean nothing
+          const auto begin = static_cast<std::ptrdiff_t>(row) * s,
+                     end = begin + static_cast<std::ptrdiff_t>(row);
+          if (test.is_padding(s)) continue;
+          ASSERT_TRUE(std::equal(actual.begin() + begin, actual.begin() + end, expected.begin() + begin))
+              << shape.value_heads << " heads, row " << s << " of " << sequences;
+        }
+        ASSERT_NE(actual, test.out.bytes());
+        ASSERT_EQ(together.download(test.conv_slots), apart.download(test.conv_slots));
+        ASSERT_EQ(together.download(test.slots), apart.download(test.slots));
+      }
+    }
   }
 }
 

@@ -144,4 +144,70 @@ class DeltaCase {
   std::vector<std::int32_t> starts_ = {0}, from_, to_;
 };
 
+// A layer of Gated DeltaNet between its products with random parameters, and a token of each of some
+// sequences; rows and slots are 4 elements wider than what they hold.
+class DeltaNetCase {
+ public:
+  // Sequences in place or from slot to slot; every fifth from zeros, every seventh padding.
+  DeltaNetCase(const DeltaShape& sizes, int sequences, bool in_place, DType dtype, std::mt19937& random)
+      : shape(sizes),
+        rows(dtype, sequences, channels() + sizes.values() + 2 * sizes.value_heads + 4, random),
+        conv_weight(DType::kF32, 4, channels(), random),
+        a_log(DType::kF32, 1, sizes.value_heads, random),
+        dt_bias(DType::kF32, 1, sizes.value_heads, random),
+        norm_weight(DType::kF32, 1, sizes.value_dim, random),
+        conv_slots(DType::kF32, 2 * sequences, 3 * channels() + 4, random),
+        slots(DType::kF32, 2 * sequences, sizes.state() + 4, random, 0.5F),
+        mixed(dtype, sequences, channels(), random),
+        heads(DType::kF32, sequences, sizes.values(), random),
+        out(dtype, sequences, sizes.values() + 4, random) {
+    for (int s = 0; s < sequences; ++s) {
+      starts_.push_back(s + 1);
+      from_.push_back(s % 5 == 4 ? -1 : s);
+      to_.push_back(s % 7 == 6 ? -1 : in_place ? s : 2 * sequences - 1 - s);
+    }
+  }
+
+  std::int64_t channels() const { return 2 * shape.keys() + shape.values(); }
+  StateBatch batch() {
+    const auto sequences = static_cast<int>(to_.size());
+    return {sequences, sequences, 1, ints(starts_), ints(from_), ints(to_)};
+  }
+  bool is_padding(int sequence) const { return to_[static_cast<std::size_t>(sequence)] < 0; }
+  // Of copies of the matrices, where at(matrix) says.
+  template <typename At>
+  DeltaNet net(const At& at) const {
+    const auto vector = [&](const Matrix& matrix) {
+      return Tensor(at(matrix).data(), DType::kF32, {matrix.tensor().numel()}, at(matrix).device());
+    };
+    const auto states = [&](const Matrix& matrix, std::initializer_list<std::int64_t> dims) {
+      return Tensor(at(matrix).data(), DType::kF32, dims, at(matrix).device());
+    };
+    const std::int64_t count = slots.tensor().dim(0), key_dim = shape.key_dim, value_dim = shape.value_dim;
+    return {.conv = {at(conv_weight), {}, Activation::kSilu},
+            .rule = {.qkv = {},
+                     .rates = {},
+                     .a_log = vector(a_log),
+                     .dt_bias = vector(dt_bias),
+                     .num_key_heads = shape.key_heads},
+            .norm = {vector(norm_weight), {}, 1e-6F},
+            .conv_state = states(conv_slots, {count, 3, channels()})
+                              .with_strides({conv_slots.tensor().stride(0), channels(), 1}),
+            .state = states(slots, {count, shape.value_heads, key_dim, value_dim})
+                         .with_strides({slots.tensor().stride(0), key_dim * value_dim, value_dim, 1}),
+            .mixed = at(mixed),
+            .heads = at(heads)};
+  }
+  Tensor input(const Tensor& all) const {
+    return all.columns(0, channels() + shape.values() + 2 * shape.value_heads);
+  }
+  Tensor output(const Tensor& all) const { return all.columns(0, shape.values()); }
+
+  const DeltaShape shape;
+  Matrix rows, conv_weight, a_log, dt_bias, norm_weight, conv_slots, slots, mixed, heads, out;
+
+ private:
+  std::vector<std::int32_t> starts_ = {0}, from_, to_;
+};
+
 }  // namespace quire::testing

@@ -2,6 +2,8 @@
 // in double precision; and bitwise against themselves, however tokens are spread over steps.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "backends/isa.h"
 #include "backends/registry.h"
 #include "parity/delta_rule_fixtures.h"
@@ -10,6 +12,7 @@ namespace quire {
 namespace {
 
 using testing::DeltaCase;
+using testing::DeltaNetCase;
 using testing::DeltaShape;
 using testing::DeltaSpan;
 using testing::Matrix;
@@ -143,6 +146,42 @@ TEST_P(DeltaRuleTest, GatedNormNormsEachHeadAndGatesIt) {
                                       weight.at(0, i % n) * z * testing::sigmoid(z));
       }
     }
+  }
+}
+
+TEST_P(DeltaRuleTest, GatedDeltaNetIsConvolutionRuleAndNorm) {
+  const auto backend = make(2);
+  for (const DeltaShape& shape : kDeltaShapes) {
+    DeltaNetCase test(shape, 9, false, dtype(), random_);
+    const auto run = [&](const auto& op) {
+      Matrix conv_slots(DType::kF32, test.conv_slots.tensor().dim(0), test.conv_slots.tensor().dim(1),
+                        random_);
+      Matrix slots(DType::kF32, test.slots.tensor().dim(0), test.slots.tensor().dim(1), random_);
+      Matrix out(dtype(), test.out.tensor().dim(0), test.out.tensor().dim(1), random_);
+      conv_slots.set_bytes(test.conv_slots.bytes());
+      slots.set_bytes(test.slots.bytes());
+      out.set_bytes(test.out.bytes());
+      op(test.output(out.tensor()), test.input(test.rows.tensor()), test.net([&](const Matrix& matrix) {
+        return &matrix == &test.slots        ? slots.tensor()
+               : &matrix == &test.conv_slots ? conv_slots.tensor()
+                                             : matrix.tensor();
+      }));
+      return std::array{out.bytes(), conv_slots.bytes(), slots.bytes()};
+    };
+    const auto whole = run([&](const Tensor& out, const Tensor& x, const DeltaNet& net) {
+      ops::gated_delta_net(*backend, out, x, net, test.batch());
+    });
+    const auto parts = run([&](const Tensor& out, const Tensor& x, const DeltaNet& net) {
+      const std::int64_t channels = test.channels(), values = shape.values();
+      ops::causal_conv(*backend, net.mixed, x.columns(0, channels), net.conv, net.conv_state, test.batch());
+      DeltaRuleInput input = net.rule;
+      input.qkv = net.mixed;
+      input.rates = x.columns(channels + values, 2 * shape.value_heads);
+      ops::gated_delta_rule(*backend, net.heads, input, net.state, test.batch());
+      ops::gated_norm(*backend, out, net.heads, x.columns(channels, values), net.norm);
+    });
+    EXPECT_EQ(whole, parts);
+    EXPECT_NE(whole[0], test.out.bytes());
   }
 }
 

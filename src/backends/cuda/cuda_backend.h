@@ -93,6 +93,11 @@ class CudaBackend final : public Backend {
                         const StateBatch& batch) override {
     cuda::gated_delta_rule(context(), out, input, state, batch);
   }
+  void gated_delta_net(const Tensor& out, const Tensor& x, const DeltaNet& net,
+                       const StateBatch& batch) override {
+    if (!delta_step_supports(net, batch)) return Backend::gated_delta_net(out, x, net, batch);
+    delta_step(context(), out, x, net, batch);
+  }
   void cap(const Tensor& x, float cap) override { cuda::cap(context(), x, cap); }
   void route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) override {
     cuda::route_experts(context(), out, logits, options);

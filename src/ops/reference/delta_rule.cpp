@@ -84,6 +84,17 @@ void Backend::gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate,
   });
 }
 
+void Backend::gated_delta_net(const Tensor& out, const Tensor& x, const DeltaNet& net,
+                              const StateBatch& batch) {
+  const std::int64_t channels = net.mixed.dim(1), values = out.dim(1);
+  causal_conv(net.mixed, x.columns(0, channels), net.conv, net.conv_state, batch);
+  DeltaRuleInput rule = net.rule;
+  rule.qkv = net.mixed;
+  rule.rates = x.columns(channels + values, 2 * net.state.dim(1));
+  gated_delta_rule(net.heads, rule, net.state, batch);
+  gated_norm(out, net.heads, x.columns(channels, values), net.norm);
+}
+
 void Backend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                                const StateBatch& batch) {
   HostCopies host(*this, "gated_delta_rule");

@@ -7,17 +7,12 @@
 // q, k and v of a head once for each block of columns. Decoding of many sequences is predicted at 80 % of the
 // bandwidth: 16 KiB a block on their way, four blocks on an SM. A span is bound by the latency of a
 // token's sums, predicted at half a microsecond a token: the blocks of all heads run side by side.
-#include "backends/cuda/kernels/activation.cuh"
+#include "backends/cuda/kernels/delta_rule.cuh"
 #include "backends/cuda/kernels/elementwise.h"
-#include "backends/cuda/kernels/vec.cuh"
 #include "ops/ops.h"
 
 namespace quire::cuda {
 namespace {
-
-constexpr int kDeltaWarps = 4;
-constexpr int kColumnLanes = 8;                            // threads of a warp that share a row
-constexpr int kRowStep = kDeltaWarps * 32 / kColumnLanes;  // rows that are held side by side
 
 template <typename T>
 struct DeltaArgs {
@@ -32,36 +27,6 @@ struct DeltaArgs {
   const int* to;
   std::int64_t out_stride, qkv_stride, rates_stride, slot_stride;
   int num_key_heads, num_value_heads, key_dim, value_dim;
-};
-
-// What is summed over rows: of a thread's columns, and of a token.
-template <int kWidth>
-struct alignas(16) DeltaSums {
-  float by_key[kWidth], by_query[kWidth];
-  float queries, keys, products;
-
-  __device__ float* values() { return reinterpret_cast<float*>(this); }
-  __device__ void add(DeltaSums other) {
-#pragma unroll
-    for (int i = 0; i < 2 * kWidth + 3; ++i) values()[i] += other.values()[i];
-  }
-  __device__ DeltaSums across(int lanes) {
-    DeltaSums other;
-#pragma unroll
-    for (int i = 0; i < 2 * kWidth + 3; ++i) other.values()[i] = __shfl_xor_sync(~0U, values()[i], lanes);
-    return other;
-  }
-};
-
-// A thread's part of a token: q and k of its rows, v of its columns, and the rates of the head.
-template <int kRows, int kWidth>
-struct DeltaToken {
-  float q[kRows], k[kRows], v[kWidth], a, b;
-};
-
-// The first of a thread's rows and columns.
-struct DeltaPlace {
-  int head, row, column;
 };
 
 template <int kRows, int kWidth, typename T>
@@ -86,34 +51,6 @@ __device__ DeltaToken<kRows, kWidth> load_token(const DeltaArgs<T>& args, const 
   token.a = widen(rates[args.num_value_heads]);
   token.b = widen(*rates);
   return token;
-}
-
-// Over all rows, in every thread of the block; of: other memory than the call before had.
-template <int kRows, int kWidth>
-__device__ DeltaSums<kWidth> sum_rows(const Vec<float, kWidth> (&state)[kRows],
-                                      const DeltaToken<kRows, kWidth>& token,
-                                      DeltaSums<kWidth> (&of)[kDeltaWarps][kColumnLanes]) {
-  DeltaSums<kWidth> sums{};
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      sums.by_key[j] = fmaf(token.k[i], state[i].values[j], sums.by_key[j]);
-      sums.by_query[j] = fmaf(token.q[i], state[i].values[j], sums.by_query[j]);
-    }
-    sums.queries = fmaf(token.q[i], token.q[i], sums.queries);
-    sums.keys = fmaf(token.k[i], token.k[i], sums.keys);
-    sums.products = fmaf(token.q[i], token.k[i], sums.products);
-  }
-#pragma unroll
-  for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) sums.add(sums.across(lanes));
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  if (lane < kColumnLanes) of[warp][lane] = sums;
-  __syncthreads();
-  sums = of[0][lane % kColumnLanes];
-#pragma unroll
-  for (int i = 1; i < kDeltaWarps; ++i) sums.add(of[i][lane % kColumnLanes]);
-  return sums;
 }
 
 // kRows, kWidth: of a thread. Rows of a state are whole vectors of kWidth.
@@ -141,33 +78,16 @@ __global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
     if (from >= 0 && is_there(i))
       state[i] = load_vec<kWidth>(args.state + from * args.slot_stride + offset + i * step);
   }
-  const float rate = -expf(args.a_log[place.head]), bias = args.dt_bias[place.head];
-  const float root = sqrtf(static_cast<float>(args.key_dim));
+  const DeltaHead head(args.a_log[place.head], args.dt_bias[place.head], args.key_dim);
   DeltaToken<kRows, kWidth> token;
   if (begin < end) token = load_token<kRows, kWidth>(args, place, begin);
   for (int t = begin; t < end; ++t) {
     const DeltaSums<kWidth> sums = sum_rows(state, token, sums_of[t % 2]);
     DeltaToken<kRows, kWidth> next;
     if (t + 1 < end) next = load_token<kRows, kWidth>(args, place, t + 1);
-    const float a = token.a + bias;
-    const float decay = expf(rate * (a > 20 ? a : log1pf(expf(a))));
-    const float beta = 1.0F / (1.0F + expf(-token.b));
-    const float of_key = 1.0F / sqrtf(sums.keys + 1e-6F);
-    const float of_query = 1.0F / sqrtf(sums.queries + 1e-6F) / root;
-    Vec<float, kWidth> deltas, results;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      deltas.values[j] = of_key * beta * (token.v[j] - decay * of_key * sums.by_key[j]);
-      results.values[j] = of_query * (decay * sums.by_query[j] + sums.products * deltas.values[j]);
-    }
+    const Vec<float, kWidth> results = take_turn(state, token, sums, head);
     if (place.row == 0 && is_there(0))
       store_vec(args.out + t * args.out_stride + place.head * args.value_dim + place.column, results);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j)
-        state[i].values[j] = fmaf(token.k[i], deltas.values[j], decay * state[i].values[j]);
-    }
     token = next;
   }
 #pragma unroll
@@ -187,14 +107,10 @@ __global__ void gated_norm_kernel(T* out, const float* x, const T* gate, const f
   const std::int64_t row = blockIdx.x, first = std::int64_t{head} * n;
   const float* values = x + row * x_stride + first;
   wait_for_kernels();
-  float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) squares = fmaf(values[i], values[i], squares);
-  for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0U, squares, lanes);
-  const float inverse = 1.0F / sqrtf(squares / static_cast<float>(n) + eps);
+  const float inverse = inverse_rms(values, n, eps);
   for (int i = static_cast<int>(threadIdx.x); i < n; i += 32)
     out[row * out_stride + first + i] =
-        narrow<T>(values[i] * inverse * weight[i] *
-                  activated(widen(gate[row * gate_stride + first + i]), ActivationTerms{}));
+        gated_normed<T>(values[i], inverse, weight[i], widen(gate[row * gate_stride + first + i]));
 }
 
 // Calls f.template operator()<the rows of a thread>().

@@ -9,6 +9,7 @@
 namespace quire {
 struct AttentionInput;
 struct ConvParams;
+struct DeltaNet;
 struct DeltaRuleInput;
 struct NormParams;
 struct StateBatch;
@@ -40,6 +41,11 @@ void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x
                 const NormParams& params);
 void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
                       const Tensor& state, const StateBatch& batch);
+// Steps of one token a sequence, on devices with clusters, of a convolution of 4 tokens without bias, and
+// keys of up to 128.
+bool delta_step_supports(const DeltaNet& net, const StateBatch& batch);
+void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x, const DeltaNet& net,
+                const StateBatch& batch);
 void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols);

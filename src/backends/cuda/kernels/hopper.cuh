@@ -81,11 +81,22 @@ __device__ inline void copy_bytes(void* to, const void* from, unsigned bytes, st
       : "memory");
 }
 
-// --- Blocks of threads of one cluster. ---
+// --- Blocks of threads of one cluster. For sm_90 and newer. ---
 
-// All threads of the cluster; what they stored before, to shared memory too, is then seen by all of them.
+// A barrier of all threads of the cluster, in halves: what they stored before, to shared memory too, is then
+// seen by all of them, but for what those stored that arrived relaxed.
+__device__ inline void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void arrive_relaxed_at_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  arrive_at_cluster();
+  wait_for_cluster();
 }
 // Stores where block `rank` of the cluster has what is `to` here.
 __device__ inline void store_to_block(const float4* to, unsigned rank, const float (&values)[4]) {

@@ -1,0 +1,229 @@
+// A step of one token a sequence through what Gated DeltaNet does between its products, in one launch: the
+// convolution, the gated delta rule and the gated norm, bit for bit as causal_conv.cu and delta_rule.cu have
+// them. A cluster of blocks takes a key head of a sequence with the value heads that share it, a block of it
+// 32 columns of a value head's state. Each block convolves the queries and keys for itself; the heads'
+// results meet in shared memory for the norm. All blocks have read the inputs that the convolution keeps when
+// the first of them writes them in place.
+//
+// States, weights and kept inputs are no kernel's of the step: they are read before the product in front has
+// ended. Bytes: each head's state read and written once, 128 KiB for 128 x 128; beside it each block reads 8
+// KiB of the convolution, mostly from the L2 cache. One sequence is bound by latency: the token's inputs, two
+// barriers of a block and one of a cluster, predicted at 2 us, where three launches take 6 to 8.
+#include "backends/cuda/kernels/delta_rule.cuh"
+#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/hopper.cuh"
+#include "ops/ops.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kThreads = 32 * kDeltaWarps;
+constexpr int kWidth = 4;                             // columns of a thread
+constexpr int kBlockColumns = kColumnLanes * kWidth;  // of a state
+constexpr int kMaxKeyDim = kThreads;                  // a thread convolves a channel of a query, one of a key
+constexpr int kMaxCluster = 8;                        // blocks that any device with clusters takes
+constexpr int kTokens = 4;                            // of the convolution
+constexpr int kHistory = kTokens - 1;
+
+template <typename T>
+struct StepArgs {
+  T* out;
+  const T* x;  // queries, keys and values, then the norm's gate, b and a
+  const float* conv_weight;
+  const float* a_log;
+  const float* dt_bias;
+  const float* norm_weight;
+  float* kept;  // inputs, for the convolution
+  float* state;
+  const int* from;
+  const int* to;
+  std::int64_t out_stride, x_stride, weight_stride, kept_stride, state_stride;
+  int num_key_heads, num_value_heads, key_dim, value_dim, channels, cluster;
+  float eps;
+};
+
+// A thread's channel of the convolution; or none, whose value is 0.
+template <typename T>
+class Channel {
+ public:
+  __device__ Channel(const StepArgs<T>& args, int index, bool there, int from)
+      : stride_(args.channels), index_(index), there_(there) {
+    if (!there) return;
+    const float* weights = args.conv_weight + index;
+    weight_ = weights[kHistory * args.weight_stride];
+    if (from < 0) return;
+#pragma unroll
+    for (int k = 0; k < kHistory; ++k) {
+      seen_[k] = args.kept[from * args.kept_stride + std::int64_t{k} * stride_ + index];
+      sum_ = fmaf(weights[k * args.weight_stride], seen_[k], sum_);
+    }
+  }
+  __device__ void read(const T* x) {
+    if (there_) seen_[kHistory] = widen(x[index_]);
+  }
+  __device__ float value() const {
+    return widen(narrow<T>(activated(fmaf(weight_, seen_[kHistory], sum_), ActivationTerms{})));
+  }
+  __device__ void keep(float* kept) const {
+    if (!there_) return;
+#pragma unroll
+    for (int k = 0; k < kHistory; ++k) kept[std::int64_t{k} * stride_ + index_] = seen_[k + 1];
+  }
+
+ private:
+  float seen_[kHistory + 1] = {};
+  float weight_ = 0;  // of the token itself
+  float sum_ = 0;     // of those before it
+  int stride_, index_;
+  bool there_;
+};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// Longer than 60 lines: what is read before which wait is one whole.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<T> args) {
+  constexpr int kRows = kMaxKeyDim / kRowStep;  // of a thread
+  __shared__ float queries[kMaxKeyDim], keys[kMaxKeyDim];
+  __shared__ Vec<float, kWidth> values[kColumnLanes];
+  __shared__ DeltaSums<kWidth> sums_of[kDeltaWarps][kColumnLanes];
+  __shared__ float4 results[kMaxCluster * kColumnLanes];  // of the head's columns
+  admit_next_kernel();
+  const auto thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
+  const int group = args.num_value_heads / args.num_key_heads, blocks = args.cluster / group;  // of a head
+  const int key_head = block / args.cluster, rank = block % args.cluster, part = rank % blocks;
+  const DeltaPlace place = {key_head * group + rank / blocks, thread / kColumnLanes,
+                            part * kBlockColumns + thread % kColumnLanes * kWidth};
+  const auto is_there = [&](int i) {
+    return place.row + i * kRowStep < args.key_dim && place.column < args.value_dim;
+  };
+  const int value = part * kBlockColumns + thread;  // of the head: what the first warp convolves, and norms
+  const bool has_value = thread < kBlockColumns && value < args.value_dim;
+  const int to = args.to[blockIdx.y], from = to < 0 ? -1 : args.from[blockIdx.y];
+
+  Vec<float, kWidth> state[kRows] = {};
+  float* at =
+      args.state + (std::int64_t{place.head} * args.key_dim + place.row) * args.value_dim + place.column;
+  const int step = kRowStep * args.value_dim;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (from >= 0 && is_there(i)) state[i] = load_vec<kWidth>(at + from * args.state_stride + i * step);
+  }
+  const int num_keys = args.num_key_heads * args.key_dim, query_at = key_head * args.key_dim + thread;
+  const int value_at = place.head * args.value_dim + value;
+  Channel<T> query(args, query_at, thread < args.key_dim, from);
+  Channel<T> key(args, num_keys + query_at, thread < args.key_dim, from);
+  Channel<T> own(args, 2 * num_keys + value_at, has_value, from);
+  const DeltaHead head(args.a_log[place.head], args.dt_bias[place.head], args.key_dim);
+  const float weight = has_value ? args.norm_weight[value] : 0;
+  wait_for_kernels();
+  if (to < 0) return;
+
+  const T* x = args.x + blockIdx.y * args.x_stride;
+  query.read(x);
+  key.read(x);
+  own.read(x);
+  const T* behind = x + args.channels;
+  const float gate = has_value ? widen(behind[value_at]) : 0;
+  DeltaToken<kRows, kWidth> token;
+  const T* rates = behind + args.num_value_heads * args.value_dim + place.head;
+  token.a = widen(rates[args.num_value_heads]);
+  token.b = widen(*rates);
+  queries[thread] = query.value();
+  keys[thread] = key.value();
+  if (thread < kBlockColumns) values[thread / kWidth].values[thread % kWidth] = own.value();
+  __syncthreads();
+  hopper::arrive_at_cluster();
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    token.q[i] = queries[place.row + i * kRowStep];
+    token.k[i] = keys[place.row + i * kRowStep];
+  }
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) token.v[j] = values[thread % kColumnLanes].values[j];
+  const DeltaSums<kWidth> sums = sum_rows(state, token, sums_of);
+  const Vec<float, kWidth> result = take_turn(state, token, sums, head);
+
+  hopper::wait_for_cluster();  // all blocks have started, and have read what is kept
+  if (thread < 32) {
+    const int first = rank - part;
+    for (int other = first; place.row == 0 && other < first + blocks; ++other)
+      hopper::store_to_block(results + part * kColumnLanes + thread, static_cast<unsigned>(other),
+                             result.values);
+    __syncwarp();
+    hopper::arrive_at_cluster();
+  } else {
+    hopper::arrive_relaxed_at_cluster();  // this warp has stored nothing for other blocks
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (is_there(i)) store_vec(at + to * args.state_stride + i * step, state[i]);
+  }
+  float* kept = args.kept + to * args.kept_stride;
+  if (rank == 0) query.keep(kept);
+  if (rank == args.cluster - 1) key.keep(kept);
+  own.keep(kept);
+  hopper::wait_for_cluster();
+  if (thread >= 32) return;
+  const auto* all = reinterpret_cast<const float*>(results);
+  const float inverse = inverse_rms(all, args.value_dim, args.eps);
+  if (has_value)
+    args.out[blockIdx.y * args.out_stride + value_at] = gated_normed<T>(all[value], inverse, weight, gate);
+}
+
+#else
+
+template <typename T>
+__global__ void delta_step_kernel(const StepArgs<T>) {}
+
+#endif
+
+// Blocks of a cluster: those of the value heads of a key head.
+std::int64_t cluster_of(const DeltaNet& net) {
+  return net.state.dim(1) / net.rule.num_key_heads * ceil_div(net.state.dim(3), kBlockColumns);
+}
+
+}  // namespace
+
+bool delta_step_supports(const DeltaNet& net, const StateBatch& batch) {
+  return overlaps_kernels() && batch.max_query_len == 1 && batch.num_tokens == batch.num_sequences &&
+         net.conv.weight.dim(0) == kTokens && !net.conv.bias.defined() &&
+         net.conv.activation == Activation::kSilu && net.state.dim(2) <= kMaxKeyDim &&
+         cluster_of(net) <= kMaxCluster && splits_into(net.state, kWidth);
+}
+
+void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x, const DeltaNet& net,
+                const StateBatch& batch) {
+  if (batch.num_sequences == 0) return;
+  const std::int64_t cluster = cluster_of(net), key_heads = net.rule.num_key_heads;
+  dispatch_float(x.dtype(), [&]<typename T>() {
+    const StepArgs<T> args{.out = out.data_as<T>(),
+                           .x = x.data_as<const T>(),
+                           .conv_weight = net.conv.weight.data_as<const float>(),
+                           .a_log = net.rule.a_log.data_as<const float>(),
+                           .dt_bias = net.rule.dt_bias.data_as<const float>(),
+                           .norm_weight = net.norm.weight.data_as<const float>(),
+                           .kept = net.conv_state.data_as<float>(),
+                           .state = net.state.data_as<float>(),
+                           .from = batch.from.data_as<const int>(),
+                           .to = batch.to.data_as<const int>(),
+                           .out_stride = out.stride(0),
+                           .x_stride = x.stride(0),
+                           .weight_stride = net.conv.weight.stride(0),
+                           .kept_stride = net.conv_state.stride(0),
+                           .state_stride = net.state.stride(0),
+                           .num_key_heads = net.rule.num_key_heads,
+                           .num_value_heads = static_cast<int>(net.state.dim(1)),
+                           .key_dim = static_cast<int>(net.state.dim(2)),
+                           .value_dim = static_cast<int>(net.state.dim(3)),
+                           .channels = static_cast<int>(net.conv_state.dim(2)),
+                           .cluster = static_cast<int>(cluster),
+                           .eps = net.norm.eps};
+    launch_clusters(
+        context, "delta_step", delta_step_kernel<T>,
+        dim3(static_cast<unsigned>(key_heads * cluster), static_cast<unsigned>(batch.num_sequences)),
+        static_cast<unsigned>(cluster), dim3(kThreads), 0, args);
+  });
+}
+
+}  // namespace quire::cuda
