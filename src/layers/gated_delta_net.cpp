@@ -65,6 +65,9 @@ GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& pref
   input_.a_log = load(".A_log");
   input_.dt_bias = load(".dt_bias");
   input_.num_key_heads = options.num_key_heads / ranks;
+  const DeltaRuleShape shape = {input_.num_key_heads, heads, options.key_dim, options.value_dim};
+  input_.workspace =
+      workspace.scratch("delta_rule", backend_.delta_rule_workspace_bytes(shape, context.dtype));
   conv_ = {load_conv(context, prefix + ".conv1d.weight", options, channels), {}, Activation::kSilu};
   norm_ = {workspace.load(*context.weights.take(prefix + ".norm.weight", {options.value_dim})),
            {},

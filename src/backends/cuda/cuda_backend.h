@@ -93,6 +93,9 @@ class CudaBackend final : public Backend {
                         const StateBatch& batch) override {
     cuda::gated_delta_rule(context(), out, input, state, batch);
   }
+  std::size_t delta_rule_workspace_bytes(const DeltaRuleShape& shape, DType dtype) const override {
+    return deterministic_ ? 0 : cuda::delta_rule_workspace_bytes(context_, shape, dtype);
+  }
   void cap(const Tensor& x, float cap) override { cuda::cap(context(), x, cap); }
   void route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) override {
     cuda::route_experts(context(), out, logits, options);

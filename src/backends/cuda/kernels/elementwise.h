@@ -10,6 +10,7 @@ namespace quire {
 struct AttentionInput;
 struct ConvParams;
 struct DeltaRuleInput;
+struct DeltaRuleShape;
 struct NormParams;
 struct StateBatch;
 }  // namespace quire
@@ -38,8 +39,12 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
                   bool add);
 void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
                 const NormParams& params);
+// With a workspace long spans are computed in chunks, the others as all are without one.
 void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
                       const Tensor& state, const StateBatch& batch);
+// 0 where chunks are no kernel's: of float32, and of heads of other sizes than 128 × a multiple of 64.
+std::size_t delta_rule_workspace_bytes(const LaunchContext& context, const DeltaRuleShape& shape,
+                                       DType dtype);
 void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols);
