@@ -17,7 +17,7 @@ TEST(BatchBuilderTest, LongSpansAreToldInChunksOfTheirSequencesPositions) {
   const auto directory = testing::golden_directory("qwen3_5");
   if (!std::filesystem::exists(directory)) GTEST_SKIP() << "no " << directory;
   ReferenceBackend backend;
-  SingleRank comm;
+  SingleRank comm(backend);
   EngineConfig asked;
   asked.max_model_len = 256;
   asked.max_num_batched_tokens = 512;
@@ -25,7 +25,8 @@ TEST(BatchBuilderTest, LongSpansAreToldInChunksOfTheirSequencesPositions) {
   const auto model = ModelConfig::from_file(directory / "config.json");
   const RuntimeConfig config = resolve_config(asked, model, backend, comm);
   Workspace workspace(backend, config.max_num_batched_tokens);
-  BatchBuilder builder(backend, config, {}, workspace);
+  const std::vector<StateSpec> groups(1);
+  BatchBuilder builder(backend, config, groups, workspace);
   const Buffer memory = backend.allocate(builder.staging_bytes(), MemoryKind::kDevice);
   StagingArea staging(backend, memory);
   StepPlan plan;

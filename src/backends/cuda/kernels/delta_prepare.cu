@@ -161,7 +161,7 @@ __device__ void solve_column(float* solver, int column) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const float value = rows[i] + (top + i == column ? 1.0F : 0.0F);
-      subtract(top + i, value);  // from the rows below; the others are done
+      subtract(top + i, value);  // of the rows below; what the others get, nobody reads
       if (column <= top + i) solver[(top + i) * kSolverStride + column] = value;
     }
   }
