@@ -65,6 +65,9 @@ GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& pref
   net_.rule.a_log = load(".A_log");
   net_.rule.dt_bias = load(".dt_bias");
   net_.rule.num_key_heads = options.num_key_heads / ranks;
+  const DeltaRuleShape shape = {net_.rule.num_key_heads, heads, options.key_dim, options.value_dim};
+  net_.rule.workspace =
+      workspace.scratch("delta_rule", backend_.delta_rule_workspace_bytes(shape, context.dtype));
   net_.conv = {load_conv(context, prefix + ".conv1d.weight", options, channels), {}, Activation::kSilu};
   net_.norm = {workspace.load(*context.weights.take(prefix + ".norm.weight", {options.value_dim})),
                {},

@@ -93,6 +93,12 @@ void check_delta_rule(const Backend& backend, const Tensor& out, const DeltaRule
   check(backend, input.rates, dtype, {tokens, 2 * heads}, "rates");
   check(backend, input.a_log, DType::kF32, {heads}, "a_log");
   check(backend, input.dt_bias, DType::kF32, {heads}, "dt_bias");
+  if (batch.num_chunks > 0)
+    check(backend, batch.long_spans, DType::kI32, {batch.long_spans.dim(0), 3}, "spans");
+  const DeltaRuleShape shape = {input.num_key_heads, static_cast<int>(heads), static_cast<int>(key_dim),
+                                static_cast<int>(state.dim(3))};
+  const auto bytes = static_cast<std::int64_t>(backend.delta_rule_workspace_bytes(shape, dtype));
+  if (bytes > 0) check(backend, input.workspace, DType::kU8, {bytes}, "workspace");
 }
 
 // logits [tokens, num_experts] and what becomes of them.

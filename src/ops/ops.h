@@ -81,6 +81,11 @@ struct DeltaRuleInput {
   Tensor a_log;    // f32 [num_value_heads]
   Tensor dt_bias;  // f32 [num_value_heads]
   int num_key_heads = 0;
+  Tensor workspace = {};  // u8 [Backend::delta_rule_workspace_bytes], or undefined where that is 0
+};
+
+struct DeltaRuleShape {
+  int num_key_heads, num_value_heads, key_dim, value_dim;
 };
 
 // How rows are normed: RMSNorm (Zhang and Sennrich, 2019), x / rms(x) * weight; or with a bias LayerNorm (Ba
@@ -212,15 +217,18 @@ class Backend : public Device {
   // strided by slots, becomes with every token g S + k (beta (v - k^T g S))^T, g = exp(-exp(a_log) softplus(a
   // + dt_bias)), beta = sigmoid(b); then out f32 [tokens, num_value_heads * value_dim] = q^T S. k and q are x
   // / sqrt(x . x + 1e-6) of their columns, q divided by sqrt(key_dim), too. All of it in float32, and bit for
-  // bit the same however a sequence's tokens are spread over calls.
+  // bit the same however a sequence's tokens are spread over calls; or, with a workspace, long spans in
+  // chunks, and the same where calls end at multiples of kStateChunk.
   virtual void gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                                 const StateBatch& batch);
   // causal_conv, gated_delta_rule and gated_norm, bit for bit: out [tokens, values] of x [tokens, channels +
-  // values + 2 * num_value_heads], a token's queries, keys and values, the gate of the norm, and rates. States
-  // may be read ahead of ops in front: what has written them was queued before a graph, a copy or
+  // values + 2 * num_value_heads], a token's queries, keys and values, the gate of the norm, and rates.
+  // States may be read ahead of ops in front: what has written them was queued before a graph, a copy or
   // take_sampled_tokens that lies between.
   virtual void gated_delta_net(const Tensor& out, const Tensor& x, const DeltaNet& net,
                                const StateBatch& batch);
+  // Bytes that gated_delta_rule wants for itself in DeltaRuleInput::workspace.
+  virtual std::size_t delta_rule_workspace_bytes(const DeltaRuleShape&, DType) const { return 0; }
   // x f32 [tokens, n] = cap * tanh(x / cap), in place; cap is above 0.
   virtual void cap(const Tensor& x, float cap);
   // Scores of logits f32 [tokens, num_experts], then the top_k largest, the first of equals first, with their

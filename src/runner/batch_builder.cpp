@@ -26,7 +26,8 @@ std::size_t BatchBuilder::staging_bytes() const {
   const auto sequences = static_cast<std::size_t>(config_.max_num_seqs);
   const auto lanes = static_cast<std::size_t>(config_.cache.layout.num_lanes());
   const std::size_t token_arrays = (4 + lanes) * tokens * sizeof(std::int32_t);
-  const std::size_t sequence_arrays = 6 * (sequences + 1) * sizeof(std::int32_t);
+  const std::size_t sequence_arrays =
+      6 * (sequences + 1) * sizeof(std::int32_t) + sequences * sizeof(LongSpan);
   // Every seat could get all the blocks that it can hold from the cache.
   const std::size_t tables = 3 * sequences *
                              static_cast<std::size_t>(config_.max_blocks_held(config_.max_model_len)) *
@@ -103,6 +104,11 @@ void BatchBuilder::build_states(const StepPlan& plan, StagingArea& staging, Step
   std::ranges::fill(to, kNoBlock);
   std::ranges::transform(plan.sequences, from.begin(), &SequencePlan::state_from);
   std::ranges::transform(plan.sequences, to.begin(), &SequencePlan::state_to);
+  LongSpans spans;
+  for (int s = 0; const SequencePlan& sequence : plan.sequences)
+    spans.add(s++, sequence.first_position, sequence.num_tokens);
+  states.long_spans = staging.put(spans.spans);
+  states.num_chunks = spans.num_chunks;
 }
 
 // Where the tokens' keys and values are written, and read.

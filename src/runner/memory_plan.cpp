@@ -31,6 +31,9 @@ class PlanningBackend final : public Backend {
   std::size_t expert_workspace_bytes(const ExpertShape& shape, DType dtype) const override {
     return real_.expert_workspace_bytes(shape, dtype);
   }
+  std::size_t delta_rule_workspace_bytes(const DeltaRuleShape& shape, DType dtype) const override {
+    return real_.delta_rule_workspace_bytes(shape, dtype);
+  }
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
     return real_.sampling_workspace_bytes(max_rows, vocab_size);
   }

@@ -127,8 +127,8 @@ TEST_P(QuantizeFamilyTest, TheLogitsAreThoseOfQuantisingAtLoad) {
       EXPECT_TRUE(fs::is_empty(dir.path()));
       continue;
     }
-    if (GetParam() == "gemma4-moe") {
-      expect_error(run, {"experts.down_proj", "several", "--quantization"});
+    if (GetParam() == "gemma4-moe" || GetParam() == "gpt-oss" || GetParam() == "qwen3_5-moe-hub") {
+      expect_error(run, {"experts.", "several", "--quantization"});
       EXPECT_TRUE(fs::is_empty(dir.path()));
       continue;
     }

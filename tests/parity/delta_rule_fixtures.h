@@ -22,20 +22,21 @@ struct DeltaShape {
 struct DeltaSpan {
   int num_tokens;
   std::int32_t from, to;
+  int position = 0;  // of the first one
 };
 
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // Random tokens and states of sequences in slots, whose rows are wider than what the op is given; those of
-// slots by `padding`.
+// slots by `padding`, those of tokens by `row_padding`.
 class DeltaCase {
  public:
   DeltaCase(const DeltaShape& sizes, std::vector<DeltaSpan> step, int num_slots, DType dtype,
-            std::mt19937& random, std::int64_t padding = 5)
+            std::mt19937& random, std::int64_t padding = 5, std::int64_t row_padding = 3)
       : shape(sizes),
         spans(std::move(step)),
         tokens(count_tokens(spans)),
-        rows(dtype, tokens, 2 * sizes.keys() + sizes.values() + 2 * sizes.value_heads + 3, random),
+        rows(dtype, tokens, 2 * sizes.keys() + sizes.values() + 2 * sizes.value_heads + row_padding, random),
         a_log(DType::kF32, 1, sizes.value_heads, random),
         dt_bias(DType::kF32, 1, sizes.value_heads, random),
         slots(DType::kF32, num_slots, sizes.state() + padding, random, 0.5F) {
@@ -43,6 +44,7 @@ class DeltaCase {
       starts_.push_back(starts_.back() + span.num_tokens);
       from_.push_back(span.from);
       to_.push_back(span.to);
+      long_.add(static_cast<int>(to_.size()) - 1, span.position, span.num_tokens);
     }
   }
 
@@ -70,6 +72,10 @@ class DeltaCase {
     result.query_starts = ints(starts_);
     result.from = ints(from_);
     result.to = ints(to_);
+    if (long_.num_chunks > 0)
+      result.long_spans =
+          Tensor(long_.spans.data(), DType::kI32, {static_cast<std::int64_t>(long_.spans.size()), 3});
+    result.num_chunks = long_.num_chunks;
     return result;
   }
 
@@ -142,6 +148,7 @@ class DeltaCase {
   }
 
   std::vector<std::int32_t> starts_ = {0}, from_, to_;
+  LongSpans long_;
 };
 
 // A layer of Gated DeltaNet between its products with random parameters, and a token of each of some

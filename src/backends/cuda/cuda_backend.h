@@ -98,6 +98,9 @@ class CudaBackend final : public Backend {
     if (!delta_step_supports(net, batch)) return Backend::gated_delta_net(out, x, net, batch);
     delta_step(context(), out, x, net, batch);
   }
+  std::size_t delta_rule_workspace_bytes(const DeltaRuleShape& shape, DType dtype) const override {
+    return deterministic_ ? 0 : cuda::delta_rule_workspace_bytes(context_, shape, dtype);
+  }
   void cap(const Tensor& x, float cap) override { cuda::cap(context(), x, cap); }
   void route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) override {
     cuda::route_experts(context(), out, logits, options);

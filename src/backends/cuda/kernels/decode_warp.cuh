@@ -5,14 +5,6 @@
 // The computing half of paged decode attention: a warp, over its tiles of a piece.
 namespace quire::cuda {
 
-// As load_matrices, each matrix transposed.
-__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
-               : "memory");
-}
-
 // An 8 × 8 matrix of 16-bit values over a warp, lane i holding columns 2 (i % 4) and the next of row i / 4.
 __device__ inline std::uint32_t transpose(std::uint32_t matrix) {
   std::uint32_t result = 0;

@@ -6,28 +6,14 @@
 // Bytes: of each sequence and value head the state read and written once, 128 KiB for 128 x 128; of a token
 // q, k and v of a head once for each block of columns. Decoding of many sequences is predicted at 80 % of the
 // bandwidth: 16 KiB a block on their way, four blocks on an SM. A span is bound by the latency of a
-// token's sums, predicted at half a microsecond a token: the blocks of all heads run side by side.
+// token's sums, predicted at half a microsecond a token: the blocks of all heads run side by side. Long spans
+// are for chunked_delta_rule, where it may take them.
 #include "backends/cuda/kernels/delta_rule.cuh"
 #include "backends/cuda/kernels/elementwise.h"
 #include "ops/ops.h"
 
 namespace quire::cuda {
 namespace {
-
-template <typename T>
-struct DeltaArgs {
-  float* out;
-  const T* qkv;
-  const T* rates;
-  const float* a_log;
-  const float* dt_bias;
-  float* state;
-  const int* starts;
-  const int* from;
-  const int* to;
-  std::int64_t out_stride, qkv_stride, rates_stride, slot_stride;
-  int num_key_heads, num_value_heads, key_dim, value_dim;
-};
 
 template <int kRows, int kWidth, typename T>
 __device__ DeltaToken<kRows, kWidth> load_token(const DeltaArgs<T>& args, const DeltaPlace& place,
@@ -71,7 +57,7 @@ __global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
   wait_for_kernels();
   const int from = args.from[blockIdx.y], to = args.to[blockIdx.y];
   const int begin = args.starts[blockIdx.y], end = args.starts[blockIdx.y + 1];
-  if (to < 0) return;
+  if (to < 0 || end - begin > args.longest) return;
   Vec<float, kWidth> state[kRows] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -132,6 +118,7 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
                       const Tensor& state, const StateBatch& batch) {
   const std::int64_t heads = state.dim(1), width = state.dim(3);
   if (batch.num_sequences == 0 || heads * width == 0) return;
+  const bool in_chunks = batch.num_chunks > 0 && input.workspace.defined() && splits_into(input.qkv, 8);
   const auto ints = [](const Tensor& tensor) { return tensor.data_as<const int>(); };
   dispatch_float(input.qkv.dtype(), [&]<typename T>() {
     const DeltaArgs<T> args{.out = out.data_as<float>(),
@@ -150,7 +137,11 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
                             .num_key_heads = input.num_key_heads,
                             .num_value_heads = static_cast<int>(heads),
                             .key_dim = static_cast<int>(state.dim(2)),
-                            .value_dim = static_cast<int>(width)};
+                            .value_dim = static_cast<int>(width),
+                            .longest = in_chunks ? kLongSpan - 1 : batch.num_tokens};
+    if constexpr (!std::is_same_v<T, float>) {
+      if (in_chunks) chunked_delta_rule(context, args, input.workspace, batch);
+    }
     dispatch_width<4>({out, state}, [&]<int kWidth>() {
       const unsigned blocks = ceil_div(width, kColumnLanes * kWidth);
       dispatch_rows(state.dim(2), [&]<int kRows>() {

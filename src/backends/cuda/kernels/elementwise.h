@@ -11,6 +11,7 @@ struct AttentionInput;
 struct ConvParams;
 struct DeltaNet;
 struct DeltaRuleInput;
+struct DeltaRuleShape;
 struct NormParams;
 struct StateBatch;
 }  // namespace quire
@@ -39,6 +40,7 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
                   bool add);
 void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
                 const NormParams& params);
+// With a workspace long spans are computed in chunks, the others as all are without one.
 void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
                       const Tensor& state, const StateBatch& batch);
 // Steps of one token a sequence, on devices with clusters, of a convolution of 4 tokens without bias, and
@@ -46,6 +48,9 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
 bool delta_step_supports(const DeltaNet& net, const StateBatch& batch);
 void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x, const DeltaNet& net,
                 const StateBatch& batch);
+// 0 where chunks are no kernel's: of float32, and of heads of other sizes than 128 × a multiple of 64.
+std::size_t delta_rule_workspace_bytes(const LaunchContext& context, const DeltaRuleShape& shape,
+                                       DType dtype);
 void cap(const LaunchContext& context, const Tensor& x, float cap);
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows);
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols);

@@ -24,6 +24,17 @@ __device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* r
   load_matrices(matrices, shared_address(row));
 }
 
+// Each matrix transposed: with g = lane / 4 and t = lane % 4 a lane holds (2t, g), (2t + 1, g).
+__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], const void* row) {
+  load_matrices_transposed(matrices, shared_address(row));
+}
+
 // sums [16, 8] += a [16, 16] · bᵀ, with b [8, 16]. With g = lane / 4 and t = lane % 4 a lane holds
 // a (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), each with its right neighbour; b (g, 2t), (g, 2t + 8)
 // likewise; sums (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).

@@ -35,14 +35,6 @@ __device__ std::uint32_t offset_of(int row, int chunk) {
   return row * S::kRowBytes + (chunk ^ (row & 7)) * 16;
 }
 
-// load_matrices with every matrix transposed.
-__device__ void load_transposed(std::uint32_t (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
 template <typename T, typename S>
 __device__ void load_queries(const PrefillParams& p, const PrefillTile& tile, int head_tile,
                              std::uint8_t* to) {
@@ -179,7 +171,7 @@ struct WarpRows {
 #pragma unroll
       for (int n = 0; n < S::kDim / 16; ++n) {
         std::uint32_t b[4];
-        load_transposed(b, values + (value ^ (n * 32)) + k * 16 * S::kRowBytes);
+        load_matrices_transposed(b, values + (value ^ (n * 32)) + k * 16 * S::kRowBytes);
 #pragma unroll
         for (int m = 0; m < S::kParts; ++m) {
           multiply_add<T>(sums[m][2 * n], a[m], b[0], b[1]);
