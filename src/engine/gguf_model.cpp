@@ -16,11 +16,13 @@ namespace {
 constexpr IntRange kTokenIds{0, kMaxTokenId};
 
 constexpr std::string_view kEndOfCall = "<|call|>";
-// Control tokens that end an answer, whatever the key of that name says (as llama.cpp takes them).
+// Tokens that end an answer, whatever the key of that name says (as llama.cpp takes them): control tokens,
+// or what is shown.
 constexpr std::string_view kEndings[] = {"<|eot_id|>", "<|eom_id|>",      "<|im_end|>",
                                          "<|end|>",    "<end_of_turn>",   "<|endoftext|>",
                                          "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
-                                         "<|return|>", kEndOfCall};
+                                         "<|return|>", kEndOfCall,        "<turn|>",
+                                         "<eos>",      "<|tool_response>"};
 
 GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   GgufVocabulary vocabulary;
@@ -66,7 +68,8 @@ GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& voc
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (has_messages && vocabulary.tokens[id] == "<|end|>") continue;
     const bool ends =
-        vocabulary.has_type(id, GgufVocabulary::kControl) &&
+        (vocabulary.has_type(id, GgufVocabulary::kControl) ||
+         vocabulary.has_type(id, GgufVocabulary::kUserDefined)) &&
         std::find(std::begin(kEndings), std::end(kEndings), vocabulary.tokens[id]) != std::end(kEndings);
     if (ends) add_once(config.eos_token_ids, static_cast<TokenId>(id));
   }

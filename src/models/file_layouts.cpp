@@ -1,7 +1,9 @@
 #include "models/file_layouts.h"
 
+#include <algorithm>
 #include <charconv>
 
+#include "base/format.h"
 #include "models/decoder.h"
 #include "models/rotary.h"
 
@@ -16,23 +18,27 @@ struct FusedPart {
 };
 
 // The projections of Gated DeltaNet: queries, keys and values as one; or these with the gate of the output as
-// one, and both of a head's rates as another, of one key head after the other.
-void add_delta_net(const DeltaNetOptions& options, bool by_head, std::vector<FusedPart>& parts) {
-  const int heads = by_head ? options.num_key_heads : 1;
+// one, and both of a head's rates as another, of one key head after the other. gate_apart: of these the rates
+// alone (as GGUF files have them).
+void add_delta_net(const DeltaNetOptions& options, bool by_head, bool gate_apart,
+                   std::vector<FusedPart>& parts) {
   const std::int64_t keys = std::int64_t{options.num_key_heads} * options.key_dim;
   const std::int64_t values = std::int64_t{options.num_value_heads} * options.value_dim;
-  const std::int64_t all = 2 * keys + (by_head ? 2 : 1) * values, rates = options.num_value_heads;
-  const char* whole = by_head ? "in_proj_qkvz" : "in_proj_qkv";
+  const bool with_gate = by_head && !gate_apart;
+  const int heads = with_gate ? options.num_key_heads : 1;
+  const std::int64_t all = 2 * keys + (with_gate ? 2 : 1) * values, rates = options.num_value_heads;
+  const char* whole = with_gate ? "in_proj_qkvz" : "in_proj_qkv";
   parts.insert(parts.end(), {{"in_proj_q", whole, 0, keys, all, heads},
                              {"in_proj_k", whole, keys, keys, all, heads},
                              {"in_proj_v", whole, 2 * keys, values, all, heads}});
+  if (with_gate) parts.push_back({"in_proj_z", whole, 2 * keys + values, values, all, heads});
   if (by_head)
-    parts.insert(parts.end(), {{"in_proj_z", whole, 2 * keys + values, values, all, heads},
-                               {"in_proj_b", "in_proj_ba", 0, rates, 2 * rates, heads},
-                               {"in_proj_a", "in_proj_ba", rates, rates, 2 * rates, heads}});
+    parts.insert(parts.end(), {{"in_proj_b", "in_proj_ba", 0, rates, 2 * rates, options.num_key_heads},
+                               {"in_proj_a", "in_proj_ba", rates, rates, 2 * rates, options.num_key_heads}});
 }
 
-std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig& config) {
+std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig& config,
+                                   const WeightSource& file) {
   std::vector<FusedPart> parts;
   if (!layout.qkv.empty()) {
     const AttentionOptions& attention = config.attention;
@@ -55,7 +61,12 @@ std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig
     parts.push_back({"q_proj", "q_proj", 0, q, 2 * q, heads});
     parts.push_back({"q_gate", "q_proj", q, q, 2 * q, heads});
   }
-  if (config.delta_net) add_delta_net(*config.delta_net, layout.delta_net_by_head, parts);
+  if (config.delta_net) {
+    const auto first = std::find(config.delta_layers.begin(), config.delta_layers.end(), true);
+    const std::string name =
+        format_text("model.layers.{}.linear_attn.in_proj_qkv.weight", first - config.delta_layers.begin());
+    add_delta_net(*config.delta_net, layout.delta_net_by_head, file.contains(name), parts);
+  }
   return parts;
 }
 
@@ -198,7 +209,7 @@ class FileWeights final : public RenamedWeights {
 
 std::unique_ptr<WeightSource> read_layout(const FileLayout& layout, const DecoderConfig& config,
                                           WeightSource& file) {
-  return std::make_unique<FileWeights>(layout, config, fused_parts(layout, config), file);
+  return std::make_unique<FileWeights>(layout, config, fused_parts(layout, config, file), file);
 }
 
 }  // namespace quire

@@ -311,14 +311,15 @@ std::unique_ptr<Model> make_gemma4(const ModelConfig& model, const DecoderConfig
 }
 
 // Where layers share others' keys and values, files may have unused projections.
-const FileLayout kGemma4Layout = {.renames = {{"moe.gate.norm.weight", "router.scale"},
-                                              {"moe.gate.scales", "router.per_expert_scale"},
-                                              {"moe.gate", "router.proj"},
-                                              {"moe.experts", "experts"}},
-                                  .experts = FileLayout::Experts::kByRows,
-                                  .text_part = true,
-                                  .unneeded = {".self_attn.k_proj.weight", ".self_attn.v_proj.weight",
-                                               ".self_attn.k_norm.weight", ".self_attn.v_norm.weight"}};
+const FileLayout kGemma4Layout = {
+    .renames = {{"moe.gate.norm.weight", "router.scale"},
+                {"moe.gate.scales", "router.per_expert_scale"},
+                {"moe.gate", "router.proj"},
+                {"moe.experts", "experts"}},
+    .experts = FileLayout::Experts::kByRows,
+    .text_part = true,
+    .unneeded = {".self_attn.k_proj.weight", ".self_attn.v_proj.weight", ".self_attn.k_norm.weight",
+                 ".self_attn.v_norm.weight", ".attn_k.weight", ".attn_v.weight", ".attn_k_norm.weight"}};
 const DecoderRegistration gemma4("Gemma4ForCausalLM", read_gemma4, kGemma4Layout, make_gemma4);
 const DecoderRegistration gemma4_multimodal("Gemma4ForConditionalGeneration", read_gemma4, kGemma4Layout,
                                             make_gemma4);

@@ -49,7 +49,7 @@ std::int64_t uncut(std::int64_t block, std::int64_t place, std::int64_t n) {
   return block == LinearFormat::kWhole || place == n ? block : std::gcd(block, place);
 }
 
-// Most rows of which `rows` are whole blocks.
+// Most rows, or columns, of which `rows` are whole blocks.
 std::int64_t run_of(const std::vector<std::int64_t>& rows) {
   std::int64_t run = std::ssize(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -295,6 +295,22 @@ WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) 
     for (std::int64_t i = 0; i < group.rows; i += block.rows)
       blocks.push_back(rows[static_cast<std::size_t>(i)] / block.rows);
     return pick_rows(std::move(tensor), std::move(blocks));
+  });
+}
+
+WeightGroup pick_cols(WeightGroup group, const std::vector<std::int64_t>& cols) {
+  QUIRE_CHECK(!group.format.is_ordered, "{}", group.name());
+  const auto cut = [&](std::int64_t block) {
+    return block == 0 ? 0 : uncut(block, run_of(cols), group.cols);
+  };
+  group = with_block_cols(std::move(group), cut(group.format.block_cols), cut(group.format.super_cols));
+  group.cols = std::ssize(cols);
+  return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
+    if (block.cols == LinearFormat::kWhole) return tensor;
+    std::vector<std::int64_t> blocks;
+    for (std::int64_t i = 0; i < group.cols; i += block.cols)
+      blocks.push_back(cols[static_cast<std::size_t>(i)] / block.cols);
+    return pick_cols(std::move(tensor), std::move(blocks));
   });
 }
 

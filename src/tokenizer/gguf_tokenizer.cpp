@@ -98,11 +98,18 @@ class Builder {
     read_tokens();
     if (vocabulary_.model == "gpt2") {
       add_byte_level();
+      add_merges();
     } else if (vocabulary_.model == "llama") {
-      add_sentence_pieces();
+      add_sentence_pieces(/*prefix_by_default=*/true);
+      add_merges_by_score();
+    } else if (vocabulary_.model == "gemma4") {
+      add_sentence_pieces(/*prefix_by_default=*/false);
+      add_merges();
     } else {
-      fail("{}: key \"tokenizer.ggml.model\" is {}, which is not supported; supported are gpt2 and llama",
-           where_, in_quotes(vocabulary_.model));
+      fail(
+          "{}: key \"tokenizer.ggml.model\" is {}, which is not supported; supported are gpt2, llama and "
+          "gemma4",
+          where_, in_quotes(vocabulary_.model));
     }
     file_.has_merges = true;
     return Tokenizer::from_parts(std::move(file_), where_);
@@ -168,6 +175,9 @@ class Builder {
     config["decoder"] = {{"type", "ByteLevel"}};
     config["model"] = {{"type", "BPE"}, {"ignore_merges", pre.whole_words}};
     surround(vocabulary_.add_bos.value_or(pre.add_bos), vocabulary_.add_eos.value_or(false));
+  }
+
+  void add_merges() {
     for (std::size_t i = 0; i < vocabulary_.merges.size(); ++i) {
       const std::string& merge = vocabulary_.merges[i];
       const std::size_t space = merge.find(' ', 1);
@@ -178,9 +188,9 @@ class Builder {
     }
   }
 
-  void add_sentence_pieces() {
+  void add_sentence_pieces(bool prefix_by_default) {
     Json& config = file_.config;
-    const bool prefix = vocabulary_.add_space_prefix.value_or(true);
+    const bool prefix = vocabulary_.add_space_prefix.value_or(prefix_by_default);
     Json normalizers = Json::array(), decoders = Json::array();
     if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", "\u2581"}});
     normalizers.push_back(replace_step(" ", "\u2581"));
@@ -193,7 +203,6 @@ class Builder {
                        {"fuse_unk", true},
                        {"unk_token", token_text(vocabulary_.unknown.value_or(0), "unknown_token_id")}};
     surround(vocabulary_.add_bos.value_or(true), vocabulary_.add_eos.value_or(false));
-    add_merges_by_score();
   }
 
   // SentencePiece merges what makes the piece of the best score. As merges in order: every way to make a

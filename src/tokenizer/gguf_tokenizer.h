@@ -10,12 +10,13 @@ namespace quire {
 
 // What the keys tokenizer.ggml.* of a GGUF file say; those that are absent are empty.
 struct GgufVocabulary {
-  std::string model = {};                // "gpt2": byte-level BPE; "llama": SentencePiece's BPE
+  // "gpt2": byte-level BPE; "llama": SentencePiece's BPE; "gemma4": the same with merges in their order
+  std::string model = {};
   std::string pre = {};                  // names how gpt2 cuts text before it merges
   std::vector<std::string> tokens = {};  // by id
   std::vector<double> scores = {};       // of llama
   std::vector<double> types = {};        // as Type, each from 0 to 255
-  std::vector<std::string> merges = {};  // of gpt2: two tokens and a space between
+  std::vector<std::string> merges = {};  // of gpt2 and gemma4: two tokens and a space between
   std::optional<int> bos = {}, eos = {}, unknown = {};
   std::optional<bool> add_bos = {}, add_eos = {}, add_space_prefix = {};
 

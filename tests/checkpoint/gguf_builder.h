@@ -34,6 +34,9 @@ class GgufBuilder {
   GgufBuilder& add(std::string_view key, const std::vector<std::int32_t>& values) {
     return array(key, 5, values);
   }
+  GgufBuilder& add(std::string_view key, const std::vector<bool>& values) {
+    return array(key, 7, std::vector<char>(values.begin(), values.end()));
+  }
 
   // shape: the last dimension is the one whose elements follow one another.
   GgufBuilder& tensor(std::string_view name, const std::vector<std::int64_t>& shape, GgufType type,

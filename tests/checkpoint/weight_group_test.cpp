@@ -126,6 +126,13 @@ TEST(WeightGroupTest, SuperBlocksAreCutOnTheirOwn) {
   const std::vector<float> values = values_of(*dequantized(cut));
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], whole[i / 32 * 96 + 64 + i % 32]);
   EXPECT_EQ(whole[96 + 40], 100.0F * 4 * (static_cast<float>(96 + 40) - 10));
+  std::vector<std::int64_t> halves(96);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::int64_t>((i + 48) % 96);
+  const WeightGroup picked = pick_cols(group, halves);
+  EXPECT_EQ(picked.format.block_cols, 16);
+  EXPECT_EQ(picked.format.super_cols, 48);
+  const std::vector<float> turned = values_of(*dequantized(picked));
+  for (std::size_t i = 0; i < turned.size(); ++i) EXPECT_EQ(turned[i], whole[i / 96 * 96 + (i + 48) % 96]);
 }
 
 TEST(WeightGroupTest, OffsetsAreTakenAway) {

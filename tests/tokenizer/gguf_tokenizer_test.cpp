@@ -50,6 +50,18 @@ TEST(GgufTokenizerTest, TheFileSaysWhatSurroundsAText) {
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{259}, true), " ab");
 }
 
+TEST(GgufTokenizerTest, Gemma4MergesPiecesInTheOrderOfTheFile) {
+  GgufVocabulary vocabulary = pieces();
+  vocabulary.model = "gemma4";
+  vocabulary.scores.clear();
+  vocabulary.merges = {"b c", "a bc", "a b", "\u2581 a"};
+  const Tokenizer tokenizer = make_gguf_tokenizer(vocabulary, "file");
+  EXPECT_EQ(tokenizer.encode("abc"), (std::vector<TokenId>{1, 263}));  // and no space before it
+  EXPECT_EQ(tokenizer.encode("ab a", false), (std::vector<TokenId>{260, 262}));
+  EXPECT_EQ(tokenizer.encode("\u00e9", false), (std::vector<TokenId>{3 + 0xC3, 3 + 0xA9}));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(" ab c\u00e9"), true), " ab c\u00e9");
+}
+
 TEST(GgufTokenizerTest, WhatIsNotKnownIsRefusedByName) {
   const auto refused = [](GgufVocabulary vocabulary, std::initializer_list<std::string_view> parts) {
     expect_error([&] { make_gguf_tokenizer(vocabulary, "file"); }, parts);
@@ -67,7 +79,7 @@ TEST(GgufTokenizerTest, WhatIsNotKnownIsRefusedByName) {
   bytes.bos = 1;
   refused(bytes, {"tokenizer.ggml.bos_token_id", "names no token"});
   bytes.model = "bert";
-  refused(bytes, {"tokenizer.ggml.model", "bert", "gpt2 and llama"});
+  refused(bytes, {"tokenizer.ggml.model", "bert", "gpt2, llama and gemma4"});
   bytes.tokens = {"\xff"};
   refused(bytes, {"token 0", "UTF-8"});
   GgufVocabulary unscored = pieces();

@@ -29,19 +29,22 @@ class ConfigBuilder {
   int integer(std::string_view name) const { return json_.at(std::string(name)).get<int>(); }
   bool is_mixture() const { return keys().find_int(key("expert_count"), {.min = 0}).value_or(0) > 0; }
 
-  // What all families have.
-  void read_common() {
-    set("num_hidden_layers", keys().require_int(key("block_count"), kLayerCount));
+  // What all families have. by_layer: all but what may differ by layer.
+  void read_common(bool by_layer) {
+    const int num_blocks = keys().require_int(key("block_count"), kLayerCount);
+    layout_.num_layers = num_blocks - keys().get_int(key("nextn_predict_layers"), 0, {0, num_blocks - 1});
+    set("num_hidden_layers", layout_.num_layers);
     set("hidden_size", keys().require_int(key("embedding_length"), kWidth));
-    set("intermediate_size", keys().require_int(key("feed_forward_length"), kWidth));
     set("max_position_embeddings", keys().require_int(key("context_length"), kPositions));
     const int num_heads = keys().require_int(key("attention.head_count"), kHeadCount);
     set("num_attention_heads", num_heads);
-    if (keys().contains(key("shortconv.l_cache")))
-      read_convolutions();
-    else
+    if (!by_layer) {
       set("num_key_value_heads",
           keys().find_int(key("attention.head_count_kv"), kHeadCount).value_or(num_heads));
+      // Where all layers have experts nothing has this size.
+      if (!is_mixture() || keys().contains(key("feed_forward_length")))
+        require_int("intermediate_size", "feed_forward_length", kWidth);
+    }
     const int head_dim = keys()
                              .find_int(key("attention.key_length"), kHeadSize)
                              .value_or(std::max(1, integer("hidden_size") / num_heads));
@@ -79,6 +82,17 @@ class ConfigBuilder {
     if (keys().find_int(key("attention.sliding_window"), {.min = 0}).value_or(0) > 0)
       keys().fail_at(key("attention.sliding_window"), "is not supported for this architecture");
   }
+  std::vector<int> of_layers(std::string_view from, IntRange range) const {
+    std::vector<int> numbers = keys().get_layer_ints(key(from), layout_.num_layers, range);
+    if (numbers.empty()) keys().fail_at(key(from), "is missing");
+    return numbers;
+  }
+  // count, used: what the configuration calls how many there are, and how many a token takes.
+  void read_experts(std::string_view count, std::string_view used) {
+    require_int(count, "expert_count", kExperts);
+    require_int(used, "expert_used_count", kExperts);
+    require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
+  }
   void refuse_experts() const {
     if (is_mixture())
       keys().fail_at(key("expert_count"), "is not 0: experts are not supported for this architecture");
@@ -93,10 +107,23 @@ class ConfigBuilder {
     layout_.permuted_kv_heads = integer("num_key_value_heads");
   }
   void shift_norms() { layout_.norm_offset = 1; }
+  void tile_value_heads() {
+    layout_.key_heads = integer("linear_num_key_heads");
+    layout_.value_heads = integer("linear_num_value_heads");
+    layout_.value_dim = integer("linear_value_head_dim");
+  }
 
   // The ramp of yarn ends between dimensions, not at one: no key says it.
   void keep_yarn_ends() {
     if (json_.contains("rope_scaling")) json_["rope_scaling"]["truncate"] = false;
+  }
+
+  // from: a list that says which layers are of type `local`; the others have attention over all.
+  void set_layer_types(std::string_view from, const char* local) {
+    std::vector<std::string> types;
+    for (const int is_local : of_layers(from, {.min = 0, .max = 1}))
+      types.emplace_back(is_local != 0 ? local : "full_attention");
+    set("layer_types", types);
   }
 
   void set_family(std::string_view family) { json_["architectures"] = Json::array({std::string(family)}); }
@@ -104,20 +131,6 @@ class ConfigBuilder {
   GgufConfig finish() { return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)}; }
 
  private:
-  // Layers without heads of keys have a convolution in place of attention.
-  void read_convolutions() {
-    const std::string name = key("attention.head_count_kv");
-    const std::vector<int> heads = keys().get_ints(name, {.min = 0, .max = kHeadCount.max});
-    std::vector<int> attention;
-    for (std::size_t i = 0; i < heads.size(); ++i)
-      if (heads[i] > 0) attention.push_back(static_cast<int>(i));
-    if (std::ssize(heads) != integer("num_hidden_layers") || attention.empty())
-      keys().fail_at(name, "must have a number for each layer, some of them above 0");
-    set("num_key_value_heads", *std::max_element(heads.begin(), heads.end()));
-    set("full_attn_idxs", attention);
-    require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
-  }
-
   std::int64_t vocab_size() const {
     const GgufTensor* tensor = model_.find("token_embd.weight");
     if (tensor == nullptr) fail("{}: there is no tensor \"token_embd.weight\"", model_.path());
@@ -139,6 +152,7 @@ class ConfigBuilder {
 
   void read_rotary(int head_dim) {
     set("rope_theta", keys().find_double(key("rope.freq_base"), kPositive).value_or(10000));
+    if (keys().contains(key("attention.key_length_swa"))) return read_rotary_by_type(head_dim);
     const int size =
         keys().find_int(key("rope.dimension_count"), {.min = 1, .max = head_dim}).value_or(head_dim);
     if (size != head_dim) set("partial_rotary_factor", static_cast<double>(size) / head_dim);
@@ -165,6 +179,30 @@ class ConfigBuilder {
       set("max_position_embeddings", static_cast<int>(std::clamp(length, 1.0, double{kPositions.max})));
     }
     json_["rope_scaling"] = rope;
+  }
+
+  // Layers with a window have heads of their own. head_dim: that of the others, of whose dimensions the first
+  // rotate; the frequencies of the rest are divided by what is as good as infinite.
+  void read_rotary_by_type(int head_dim) {
+    const int local = keys().require_int(key("attention.key_length_swa"), kHeadSize);
+    const std::vector<double> factors = values_of(kFactors, head_dim / 2);
+    const auto still =
+        std::find_if(factors.begin(), factors.end(), [](double factor) { return factor != 1; });
+    if (std::any_of(still, factors.end(), [](double factor) { return factor < 1e9; }))
+      fail("{}: tensor {} must hold ones, then what is as good as infinite", model_.path(),
+           in_quotes(std::string(kFactors)));
+    const int rotated = keys().get_int(key("rope.dimension_count_swa"), local, {1, local});
+    set("head_dim", local);
+    set("global_head_dim", head_dim);
+    json_["rope_parameters"] = {
+        {"full_attention",
+         {{"rope_type", "proportional"},
+          {"rope_theta", json_.at("rope_theta")},
+          {"partial_rotary_factor", 2.0 * static_cast<double>(still - factors.begin()) / head_dim}}},
+        {"sliding_attention",
+         {{"rope_type", "default"},
+          {"rope_theta", keys().get_double(key("rope.freq_base_swa"), 10000, kPositive)},
+          {"partial_rotary_factor", static_cast<double>(rotated) / local}}}};
   }
 
   // Divisors of the frequencies: what transformers calls llama3, already computed. As longrope's they are the
@@ -220,10 +258,35 @@ void read_llama(ConfigBuilder& builder) {
 }
 
 void read_qwen3_moe(ConfigBuilder& builder) {
-  builder.require_int("num_experts", "expert_count", kExperts);
-  builder.require_int("num_experts_per_tok", "expert_used_count", kExperts);
-  builder.require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
+  builder.read_experts("num_experts", "num_experts_per_tok");
   builder.set("norm_topk_prob", true);  // as llama.cpp computes them
+}
+
+// Gated DeltaNet in most layers.
+void read_qwen3_next(ConfigBuilder& builder) {
+  builder.require_int("linear_conv_kernel_dim", "ssm.conv_kernel", {.min = 2, .max = 64});
+  builder.require_int("linear_key_head_dim", "ssm.state_size", kHeadSize);
+  builder.require_int("linear_num_key_heads", "ssm.group_count", kHeadCount);
+  builder.require_int("linear_num_value_heads", "ssm.time_step_rank", kHeadCount);
+  const int num_heads = builder.integer("linear_num_value_heads");
+  const int inner = builder.keys().require_int(builder.key("ssm.inner_size"), kWidth);
+  if (inner % num_heads != 0)
+    builder.keys().fail_at(builder.key("ssm.inner_size"),
+                           format_text("is {}, no multiple of {} heads", inner, num_heads));
+  builder.set("linear_value_head_dim", inner / num_heads);
+  builder.copy_int("full_attention_interval", "full_attention_interval", kLayerCount);
+  if (builder.keys().contains(builder.key("attention.recurrent_layers")))
+    builder.set_layer_types("attention.recurrent_layers", "linear_attention");
+  builder.shift_norms();
+  if (!builder.is_mixture()) return;
+  builder.read_experts("num_experts", "num_experts_per_tok");
+  builder.set("shared_expert_intermediate_size", builder.integer("moe_intermediate_size"));
+  builder.copy_int("shared_expert_intermediate_size", "expert_shared_feed_forward_length", kWidth);
+}
+
+void read_qwen3_5(ConfigBuilder& builder) {
+  read_qwen3_next(builder);
+  builder.tile_value_heads();
 }
 
 void read_gpt_oss(ConfigBuilder& builder) {
@@ -254,6 +317,30 @@ void read_gemma3(ConfigBuilder& builder) {
   builder.copy_double("rope_local_base_freq", "rope.freq_base_swa", kPositive);
 }
 
+void read_gemma4(ConfigBuilder& builder) {
+  builder.set_layer_types("attention.sliding_window_pattern", "sliding_attention");
+  const std::vector<int> local = builder.of_layers("attention.sliding_window_pattern", {.min = 0, .max = 1});
+  const std::vector<int> heads = builder.of_layers("attention.head_count_kv", kHeadCount);
+  const std::vector<int> inner = builder.of_layers("feed_forward_length", kWidth);
+  const auto full = static_cast<std::size_t>(std::find(local.begin(), local.end(), 0) - local.begin());
+  builder.set("num_key_value_heads", heads[full == 0 ? heads.size() - 1 : 0]);
+  if (full < heads.size()) {
+    builder.set("num_global_key_value_heads", heads[full]);
+    builder.set("attention_k_eq_v", !builder.has_tensor(format_text("blk.{}.attn_v.weight", full)));
+  }
+  builder.set("intermediate_size", inner.front());
+  builder.set("use_double_wide_mlp", inner.back() != inner.front());
+  builder.require_int("sliding_window", "attention.sliding_window", kPositions);
+  builder.copy_int("num_kv_shared_layers", "attention.shared_kv_layers", {.min = 0});
+  builder.set("hidden_size_per_layer_input", 0);
+  builder.copy_int("hidden_size_per_layer_input", "embedding_length_per_layer_input", {.min = 0});
+  builder.set("vocab_size_per_layer_input", builder.integer("vocab_size"));
+  builder.copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
+  if (!builder.is_mixture()) return;
+  builder.set("enable_moe_block", true);
+  builder.read_experts("num_experts", "top_k_experts");
+}
+
 void read_phi3(ConfigBuilder& builder) {
   builder.copy_int("sliding_window", "attention.sliding_window", kPositions);
 }
@@ -266,10 +353,30 @@ void read_granite(ConfigBuilder& builder) {
   builder.copy_double("logits_scaling", "logit_scale", kPositive);
 }
 
+// Layers without heads of keys have a convolution in place of attention.
 void read_lfm2(ConfigBuilder& builder) {
+  const std::vector<int> heads =
+      builder.of_layers("attention.head_count_kv", {.min = 0, .max = kHeadCount.max});
+  std::vector<int> attention;
+  for (std::size_t i = 0; i < heads.size(); ++i)
+    if (heads[i] > 0) attention.push_back(static_cast<int>(i));
+  if (attention.empty()) builder.keys().fail_at(builder.key("attention.head_count_kv"), "has none above 0");
+  builder.set("num_key_value_heads", *std::max_element(heads.begin(), heads.end()));
+  builder.set("full_attn_idxs", attention);
+  builder.require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
+  builder.require_int("intermediate_size", "feed_forward_length", kWidth);
   builder.set("norm_eps",
               builder.keys().require_double(builder.key("attention.layer_norm_rms_epsilon"), kPositive));
   builder.set("block_auto_adjust_ff_dim", false);  // the size is that of the tensors
+}
+
+void read_lfm2_moe(ConfigBuilder& builder) {
+  read_lfm2(builder);
+  builder.read_experts("num_experts", "num_experts_per_tok");
+  builder.require_int("num_dense_layers", "leading_dense_block_count", {.min = 0});
+  builder.copy_double("routed_scaling_factor", "expert_weights_scale", kPositive);
+  builder.set("use_expert_bias", builder.has_tensor(format_text("blk.{}.exp_probs_b.bias",
+                                                                builder.integer("num_hidden_layers") - 1)));
 }
 
 struct Architecture {
@@ -278,6 +385,7 @@ struct Architecture {
   bool permutes_heads = false;
   bool refuses_window = false;
   bool has_experts = false;                // perhaps
+  bool by_layer = false;                   // its numbers of heads and its sizes may differ by layer
   void (*read)(ConfigBuilder&) = nullptr;  // what it has besides
 };
 constexpr Architecture kArchitectures[] = {
@@ -296,6 +404,9 @@ constexpr Architecture kArchitectures[] = {
      .refuses_window = true,
      .has_experts = true,
      .read = read_qwen3_moe},
+    {.name = "qwen3next", .family = "Qwen3NextForCausalLM", .has_experts = true, .read = read_qwen3_next},
+    {.name = "qwen35", .family = "Qwen3_5ForCausalLM", .read = read_qwen3_5},
+    {.name = "qwen35moe", .family = "Qwen3_5MoeForCausalLM", .has_experts = true, .read = read_qwen3_5},
     {.name = "gpt-oss",
      .family = "GptOssForCausalLM",
      .has_biases = true,
@@ -303,6 +414,11 @@ constexpr Architecture kArchitectures[] = {
      .read = read_gpt_oss},
     {.name = "gemma2", .family = "Gemma2ForCausalLM", .read = read_gemma2},
     {.name = "gemma3", .family = "Gemma3ForCausalLM", .read = read_gemma3},
+    {.name = "gemma4",
+     .family = "Gemma4ForCausalLM",
+     .has_experts = true,
+     .by_layer = true,
+     .read = read_gemma4},
     {.name = "phi3", .family = "Phi3ForCausalLM", .read = read_phi3},
     {.name = "olmo2", .family = "Olmo2ForCausalLM", .refuses_window = true},
     {.name = "granite",
@@ -315,7 +431,12 @@ constexpr Architecture kArchitectures[] = {
      .has_biases = true,
      .permutes_heads = true,
      .refuses_window = true},
-    {.name = "lfm2", .family = "Lfm2ForCausalLM", .read = read_lfm2},
+    {.name = "lfm2", .family = "Lfm2ForCausalLM", .by_layer = true, .read = read_lfm2},
+    {.name = "lfm2moe",
+     .family = "Lfm2MoeForCausalLM",
+     .has_experts = true,
+     .by_layer = true,
+     .read = read_lfm2_moe},
     {.name = "seed_oss", .family = "SeedOssForCausalLM", .has_biases = true},
 };
 
@@ -334,7 +455,7 @@ GgufConfig read_gguf_config(const GgufModel& model) {
   }
   ConfigBuilder builder(model, name);
   if (!found->has_experts) builder.refuse_experts();
-  builder.read_common();
+  builder.read_common(found->by_layer);
   builder.set_family(found->family);
   if (found->has_biases) builder.read_biases();
   if (found->permutes_heads) builder.permute_heads();

@@ -13,7 +13,11 @@ namespace quire {
 struct GgufLayout {
   // Rows of q and k: those that rotate together are neighbours. 0: they are as they were.
   int permuted_heads = 0, permuted_kv_heads = 0;
+  // Value heads of Gated DeltaNet: where a key head has several, the first of each key head stand first, then
+  // the second ones. 0: they are as they were.
+  int key_heads = 0, value_heads = 0, value_dim = 0;
   float norm_offset = 0;       // what was added to the weights of norms
+  int num_layers = 0;          // blocks from there on predict further tokens
   std::set<std::string> read;  // tensors that are part of the configuration
 };
 

@@ -302,6 +302,19 @@ int GgufKeys::require_int(const ConfigKey& key, IntRange range) const {
   return value ? *value : ConfigObject::require_int(key, range);
 }
 
+std::vector<int> GgufKeys::get_layer_ints(const ConfigKey& key, int num_layers, IntRange range) const {
+  const auto [name, value] = find(key);
+  std::vector<int> numbers;
+  if (value == nullptr) return numbers;
+  for (const Json& item : value->is_array() ? *value : Json::array({*value}))
+    numbers.push_back(
+        to_int(name, item.is_boolean() ? Json(static_cast<int>(item.get<bool>())) : item, range));
+  if (!value->is_array()) numbers.resize(static_cast<std::size_t>(num_layers), numbers.front());
+  if (std::ssize(numbers) != num_layers)
+    fail_at(name, format_text("has {} numbers for {} layers", numbers.size(), num_layers));
+  return numbers;
+}
+
 GgufModel::GgufModel(const std::filesystem::path& path) {
   const std::string text = path.string();
   const GgufName name = parse_gguf_name(text);

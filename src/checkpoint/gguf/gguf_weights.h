@@ -21,17 +21,26 @@ class GgufWeights final : public WeightSource {
   bool contains(std::string_view name) const override;
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override;
-  std::vector<std::string> unclaimed() const override;  // names as in the file
+  // Names as in the file, behind "mtp." those of layers that predict further tokens.
+  std::vector<std::string> unclaimed() const override;
 
  private:
   // The file's tensor for a name.
   struct Stored {
     std::string name;
-    int expert = -1;  // of those that the tensor holds; -1: it holds none
-    int heads = 0;    // whose rows are permuted
+    int expert = -1;        // of those that the tensor holds; -1: it holds none
+    int parts = 1;          // of each expert's rows
+    int part = 0;           // the one of them
+    int heads = 0;          // whose rows are permuted
+    bool is_tiled = false;  // its value heads stand tiled: rows, or columns
     bool is_norm = false;
+    bool is_decay = false;  // -exp of the checkpoint's
   };
   Stored find(std::string_view name) const;
+  template <typename Spell>
+  Stored find_expert(std::string_view module, std::string name, const Spell& spelled) const;
+  // Where the file has each of n rows, columns or elements; none where they stand in order.
+  std::vector<std::int64_t> order_of(const Stored& stored, std::int64_t n) const;
   WeightGroup take_stored(const Stored& stored, std::vector<std::int64_t> shape);
 
   std::shared_ptr<const GgufModel> model_;
