@@ -22,9 +22,10 @@ enum class EngineStage : std::uint8_t {
 
 // What tests change of an engine.
 struct EngineHooks {
-  int prefix_hash_bits = 64;   // fewer make hashes collide
-  bool pipelined = false;      // two steps are in flight on any device
-  bool poison_blocks = false;  // a block is full of NaN when it is given to a sequence
+  int prefix_hash_bits = 64;  // fewer make hashes collide
+  bool pipelined = false;     // two steps are in flight on any device
+  // A block, or a slot of fixed states, is full of NaN when it is given to a sequence.
+  bool poison_blocks = false;
   // Called where a sequence is about to go through a stage, a step is (kSubmit, kCollect, kDrop: id 0; kRank:
   // by a rank in a thread, id: the rank), or a source is to be compiled (kHold: by the engine's thread, for a
   // request; kCompile: id 0), on the thread of that stage. What it throws is that stage's failure.

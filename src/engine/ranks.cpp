@@ -85,9 +85,10 @@ void Rank::submit(const RankOrder& order, RankAnswer& answer) {
     answer.ops = runner_->submit_profiled(*order.plan);
 }
 
-// Blocks that nothing has been written to for their sequence: those behind its span's first position.
+// Blocks that nothing has been written to for their sequence: those behind its span's first position; and
+// slots of fixed states that are not the ones it goes on from.
 void Rank::poison_new_blocks(const StepPlan& plan) {
-  std::vector<BlockId> blocks;
+  std::vector<BlockId> blocks, slots;
   const auto num_lanes = runtime_.cache.layout.windows.size();
   for (const SequencePlan& sequence : plan.sequences) {
     for (std::size_t i = 0; i < sequence.new_blocks.size(); ++i) {
@@ -96,8 +97,9 @@ void Rank::poison_new_blocks(const StepPlan& plan) {
       if (block != kNoBlock && row * runtime_.block_size() >= sequence.first_position)
         blocks.push_back(block);
     }
+    if (sequence.state_to != sequence.state_from) slots.push_back(sequence.state_to);
   }
-  runner_->poison(std::move(blocks));
+  runner_->poison(std::move(blocks), std::move(slots));
 }
 
 void check_rank_count(const EngineConfig& config) {

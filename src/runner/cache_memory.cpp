@@ -46,19 +46,21 @@ KvCacheLayer CacheMemory::layer_at(const CacheShape::Place& place, const StateSp
   return layer;
 }
 
+void fill_with_nan(Backend& backend, const Tensor& bytes, const std::vector<BlockId>& blocks) {
+  std::vector<std::uint8_t> nan(blocks.empty() ? 0 : static_cast<std::size_t>(bytes.dim(2)), 0xFF);
+  for (const BlockId block : blocks) {
+    for (std::int64_t slot = 0; slot < bytes.dim(0); ++slot) {
+      auto* const to = bytes.data_as<std::byte>() + slot * bytes.stride(0) + block * bytes.stride(1);
+      backend.copy(Tensor(to, DType::kU8, {std::ssize(nan)}, backend.device()),
+                   Tensor(nan.data(), DType::kU8, {std::ssize(nan)}));
+    }
+    backend.wait(backend.record());
+  }
+}
+
 void CacheMemory::copy_blocks(const Tensor& saves, const Tensor& copies, const Tensor& restores) {
   if (saves.dim(0) > 0) ops::copy_blocks(backend_, host_->bytes, device_.bytes, saves);
-  const auto slot_bytes = static_cast<std::size_t>(device_.bytes.dim(2));
-  std::vector<std::uint8_t> nan(to_poison_.empty() ? 0 : slot_bytes, 0xFF);  // in every type
-  for (const BlockId block : std::exchange(to_poison_, {})) {
-    for (std::int64_t slot = 0; slot < device_.bytes.dim(0); ++slot) {
-      auto* const to = device_.bytes.data_as<std::byte>() + slot * device_.bytes.stride(0) +
-                       block * device_.bytes.stride(1);
-      backend_.copy(Tensor(to, DType::kU8, {std::ssize(nan)}, backend_.device()),
-                    Tensor(nan.data(), DType::kU8, {std::ssize(nan)}));
-    }
-    backend_.wait(backend_.record());
-  }
+  fill_with_nan(backend_, device_.bytes, std::exchange(to_poison_, {}));
   if (copies.dim(0) > 0) ops::copy_blocks(backend_, device_.bytes, device_.bytes, copies);
   if (restores.dim(0) > 0) ops::copy_blocks(backend_, device_.bytes, host_->bytes, restores);
 }

@@ -9,6 +9,9 @@
 
 namespace quire {
 
+// Bytes that are NaN in every type. bytes: u8 [slots, blocks, bytes of a slot]. For tests.
+void fill_with_nan(Backend& backend, const Tensor& bytes, const std::vector<BlockId>& blocks);
+
 // Keys and values of all blocks on one rank: on the device, and of those swapped out in host memory.
 class CacheMemory {
  public:

@@ -42,8 +42,12 @@ class ModelRunner {
 
   std::span<const AttentionShape> attention_shapes() const { return batch_builder_.attention_shapes(); }
 
-  // Fills blocks of the KV cache with NaN, with the next plan and behind its saves. For tests.
-  void poison(std::vector<BlockId> blocks) { cache_.poison(std::move(blocks)); }
+  // Fills blocks of the KV cache and slots of fixed states with NaN, with the next plan and behind its saves.
+  // For tests.
+  void poison(std::vector<BlockId> blocks, std::vector<BlockId> slots) {
+    cache_.poison(std::move(blocks));
+    fixed_states_.poison(std::move(slots));
+  }
 
  private:
   // A plan that was submitted and is not collected, with what it needs to itself.

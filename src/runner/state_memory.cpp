@@ -1,6 +1,7 @@
 #include "runner/state_memory.h"
 
 #include "base/error.h"
+#include "runner/cache_memory.h"
 
 namespace quire {
 namespace {
@@ -44,6 +45,7 @@ StateMemory::StateMemory(Backend& backend, const RuntimeConfig& config) : backen
 
 void StateMemory::copy(const Tensor& saves, const Tensor& restores) {
   if (saves.dim(0) > 0) ops::copy_blocks(backend_, host_->bytes, device_->bytes, saves);
+  if (!to_poison_.empty()) fill_with_nan(backend_, device_->bytes, std::exchange(to_poison_, {}));
   if (restores.dim(0) > 0) ops::copy_blocks(backend_, device_->bytes, host_->bytes, restores);
 }
 

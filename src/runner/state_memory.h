@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/ops.h"
@@ -18,6 +19,8 @@ class StateMemory {
   std::span<const Tensor> states() const { return states_; }  // by FixedStateId: f32 [slots, its shape]
   // Pairs i32 [n, 2] of slots: saved to host memory, then restored.
   void copy(const Tensor& saves, const Tensor& restores);
+  // Fills slots with NaN, with the next copies and behind their saves. For tests.
+  void poison(std::vector<BlockId> slots) { to_poison_ = std::move(slots); }
 
  private:
   struct Slots {
@@ -30,6 +33,7 @@ class StateMemory {
   Backend& backend_;
   std::optional<Slots> device_, host_;
   std::vector<Tensor> states_;
+  std::vector<BlockId> to_poison_;
 };
 
 }  // namespace quire

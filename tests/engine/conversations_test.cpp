@@ -74,7 +74,7 @@ TEST_P(ConversationsTest, HaveTheTokensOfAColdCacheAndReuseWhatIsLeft) {
       runtime.block_bytes() * static_cast<std::size_t>(rows * runtime.cache.layout.num_lanes());
   config.swap_space = test.swap_space;
   config.preemption_mode = test.swap_space > 0 ? "swap" : "recompute";
-  Engine engine(config);
+  Engine engine(config, open_model(config.model), {.poison_blocks = true});
   std::vector<std::vector<TokenId>> conversations(kConversations,
                                                   std::vector<TokenId>(100, 5));  // begin alike
   std::vector<int> known(kConversations);  // tokens that the last turn has computed

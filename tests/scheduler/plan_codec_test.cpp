@@ -8,9 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <tuple>
 #include <typeinfo>
@@ -294,6 +298,20 @@ TEST(PlanCodecTest, RandomPlansComeBack) {
     const StepPlan plan = plans.next();
     ASSERT_TRUE(same(decode_plan(encode(plan)), plan)) << i;
   }
+}
+
+// Those of other versions are refused at once, so that a fuzzer would learn nothing of them.
+TEST(PlanCodecTest, TheFuzzersSeedsArePlans) {
+  int count = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(QUIRE_SOURCE_DIR "/tests/fuzz/corpus/plan_codec")) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string seed{std::istreambuf_iterator<char>(file), {}};
+    const auto bytes = std::as_bytes(std::span(seed));
+    EXPECT_TRUE(std::ranges::equal(encode(decode_plan(bytes)), bytes)) << entry.path();
+    ++count;
+  }
+  EXPECT_GT(count, 0);
 }
 
 TEST(PlanCodecTest, MasksComeBack) {

@@ -31,9 +31,10 @@ class ConfigBuilder {
 
   // What all families have. by_layer: all but what may differ by layer.
   void read_common(bool by_layer) {
-    const int num_blocks = keys().require_int(key("block_count"), kLayerCount);
-    layout_.num_layers = num_blocks - keys().get_int(key("nextn_predict_layers"), 0, {0, num_blocks - 1});
-    set("num_hidden_layers", layout_.num_layers);
+    num_blocks_ = keys().require_int(key("block_count"), kLayerCount);
+    const int num_further = keys().get_int(key("nextn_predict_layers"), 0, {0, num_blocks_ - 1});
+    if (num_further > 0) layout_.first_further = num_blocks_ - num_further;
+    set("num_hidden_layers", num_blocks_ - num_further);
     set("hidden_size", keys().require_int(key("embedding_length"), kWidth));
     set("max_position_embeddings", keys().require_int(key("context_length"), kPositions));
     const int num_heads = keys().require_int(key("attention.head_count"), kHeadCount);
@@ -83,8 +84,9 @@ class ConfigBuilder {
       keys().fail_at(key("attention.sliding_window"), "is not supported for this architecture");
   }
   std::vector<int> of_layers(std::string_view from, IntRange range) const {
-    std::vector<int> numbers = keys().get_layer_ints(key(from), layout_.num_layers, range);
+    std::vector<int> numbers = keys().get_layer_ints(key(from), num_blocks_, range);
     if (numbers.empty()) keys().fail_at(key(from), "is missing");
+    numbers.resize(static_cast<std::size_t>(integer("num_hidden_layers")));
     return numbers;
   }
   // count, used: what the configuration calls how many there are, and how many a token takes.
@@ -247,6 +249,7 @@ class ConfigBuilder {
   std::string architecture_;
   Json json_ = Json::object();
   GgufLayout layout_;
+  int num_blocks_ = 0;
 };
 
 // Llama and Mistral, and Mixtral.

@@ -17,7 +17,7 @@ struct GgufLayout {
   // the second ones. 0: they are as they were.
   int key_heads = 0, value_heads = 0, value_dim = 0;
   float norm_offset = 0;       // what was added to the weights of norms
-  int num_layers = 0;          // blocks from there on predict further tokens
+  int first_further = 0;       // blocks from there on predict further tokens; 0: there are none
   std::set<std::string> read;  // tensors that are part of the configuration
 };
 

@@ -267,7 +267,8 @@ WeightGroup GgufWeights::take_linear(std::string_view prefix, std::int64_t rows,
 
 std::vector<std::string> GgufWeights::unclaimed() const {
   const auto predicts_further = [&](std::string_view name) {
-    return take_prefix(name, "blk.") && take_number(name) >= layout_.num_layers;
+    return layout_.first_further > 0 && take_prefix(name, "blk.") &&
+           take_number(name) >= layout_.first_further;
   };
   std::vector<std::string> names;
   for (const auto& item : model_->tensors())
