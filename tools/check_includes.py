@@ -33,10 +33,11 @@ ALLOWED = {
     "beams": ["base", "kvcache", "scheduler", "engine", "quire"],
     "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                 "runner", "engine", "quire", "backends", "backends/*"],
+    "simulate": ["base", "kvcache", "scheduler", "record", "engine", "inspect"],
     "load": ["base", "http", "tokenizer", "inspect"],
     "dialects": ["base"],
     "server": ["base", "dialects", "engine", "tokenizer", "quire"],
-    "cli": ["base", "record", "scheduler", "hub", "inspect", "load", "server", "engine", "tokenizer", "quire"],
+    "cli": ["base", "record", "scheduler", "hub", "inspect", "simulate", "load", "server", "engine", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
 

@@ -18,6 +18,8 @@ void add_generate(CLI::App& app, Command& chosen);
 void add_serve(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_bench_serve(CLI::App& bench, Command& chosen);  // a subcommand of bench
+void add_bench_costs(CLI::App& bench, Command& chosen);  // another one
+void add_simulate(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
 void add_quantize(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);

@@ -7,16 +7,6 @@
 #include "base/log.h"
 
 namespace quire {
-namespace {
-
-// Pairs in one layer of a token and one it attends to, itself included, among a sequence's first `tokens`.
-// window: 0: none.
-std::uint64_t attention_pairs(std::uint64_t tokens, int window) {
-  const std::uint64_t near = window == 0 ? tokens : std::min(tokens, static_cast<std::uint64_t>(window));
-  return near * (near + 1) / 2 + (tokens - near) * near;
-}
-
-}  // namespace
 
 void StepStatistics::observe(Observer observer, int profile_every) {
   profile_every_ = profile_every;
@@ -32,13 +22,10 @@ StepRecord StepStatistics::describe(const StepPlan& plan, const CacheShape& cach
     const bool is_given = !sequence.tokens.empty();  // as prompts are, and the tokens of beams
     if (is_given && !(tokens == 1 && beams.contains(sequence.sequence))) record.prefill_tokens += tokens;
     if (sequence.sample) ++record.sampled_tokens;
-    const auto first = static_cast<std::uint64_t>(sequence.first_position);
-    for (std::size_t lane = 0; lane < cache.lanes.size(); ++lane) {
-      const int window = cache.layout.windows[lane];
-      const auto num_layers = static_cast<std::uint64_t>(cache.lanes[lane].num_layers);
+    for (std::size_t lane = 0; lane < cache.lanes.size(); ++lane)
       record.attention_pairs +=
-          num_layers * (attention_pairs(first + tokens, window) - attention_pairs(first, window));
-    }
+          static_cast<std::uint64_t>(cache.lanes[lane].num_layers) *
+          cache.layout.attention_pairs(static_cast<int>(lane), sequence.first_position, sequence.num_tokens);
   }
   return record;
 }

@@ -311,4 +311,8 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   return result;
 }
 
+void answer_requests(Engine& engine, std::span<const RequestSize> sizes, std::mt19937_64& random) {
+  run_round(engine, BenchOptions{}, sizes, random);
+}
+
 }  // namespace quire

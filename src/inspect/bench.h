@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -73,6 +74,9 @@ struct StepWork {
 // better one counts. Error when a request does not fit, or its structured outputs are complete before its
 // end.
 BenchResult run_bench(const BenchOptions& options, ModelFiles model);
+
+// Has an engine answer requests of these sizes, random prompts that come at once. Error where it fails one.
+void answer_requests(Engine& engine, std::span<const RequestSize> sizes, std::mt19937_64& random);
 
 // With linear interpolation between the nearest two values; NaN when there is none.
 double percentile(std::vector<double> values, double fraction);

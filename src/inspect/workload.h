@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace quire {
@@ -11,5 +13,18 @@ struct RequestSize {
 
 // The 256 requests of the standard workload.
 const std::vector<RequestSize>& standard_workload();
+
+// Lengths are drawn evenly from [length * (1 - range_ratio), length * (1 + range_ratio)].
+struct RandomSizes {
+  int count = 100;
+  int input_len = 512;
+  int output_len = 128;
+  double range_ratio = 0;
+};
+std::vector<RequestSize> random_sizes(const RandomSizes& sizes, std::uint64_t seed);
+
+// Seconds from the start, at random (a Poisson process), the last one at count / rate, as vLLM's benchmark
+// does; all 0 where the rate is infinite.
+std::vector<double> arrival_times(std::size_t count, double requests_per_s, std::uint64_t seed);
 
 }  // namespace quire

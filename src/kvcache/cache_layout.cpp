@@ -16,6 +16,16 @@ bool CacheLayout::leaves_rows(int from, int to) const {
   return false;
 }
 
+std::uint64_t CacheLayout::attention_pairs(int lane, int first, int count) const {
+  const auto window = static_cast<std::uint64_t>(windows[static_cast<std::size_t>(lane)]);
+  const auto up_to = [window](std::uint64_t tokens) {
+    const std::uint64_t near = window == 0 ? tokens : std::min(tokens, window);
+    return near * (near + 1) / 2 + (tokens - near) * near;
+  };
+  const auto before = static_cast<std::uint64_t>(first);
+  return up_to(before + static_cast<std::uint64_t>(count)) - up_to(before);
+}
+
 std::int64_t CacheLayout::blocks_held(int length, int span, int position, int num_rows) const {
   std::int64_t count = 0;
   for (int lane = 0; lane < num_lanes(); ++lane) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct CacheLayout {
   int num_outside_all(int position) const { return num_outside(farthest_lane(), position); }
   // Whether some lane's window covers a row at position `from` and not at position `to`.
   bool leaves_rows(int from, int to) const;
+  // Pairs in one layer of a token and one it attends to, itself included, of `count` tokens behind `first`.
+  std::uint64_t attention_pairs(int lane, int first, int count) const;
   // The most blocks that a sequence holds while it grows to `length` tokens, if `span` at a time are
   // computed. It starts at `position` with num_rows rows, of which it holds what its windows cover.
   std::int64_t blocks_held(int length, int span, int position = 0, int num_rows = 0) const;

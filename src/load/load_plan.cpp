@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <random>
 #include <string_view>
 
@@ -20,12 +19,6 @@ constexpr std::array<std::string_view, 32> kWords = {
     "the",   "and",    "time", "house", "water", "people", "good", "small", "day", "year",  "way",
     "man",   "work",   "life", "hand",  "part",  "place",  "case", "week",  "old", "new",   "long",
     "great", "little", "own",  "other", "right", "big",    "high", "young", "few", "public"};
-
-std::uniform_int_distribution<int> around(int length, double range_ratio) {
-  return std::uniform_int_distribution<int>(
-      std::max(1, static_cast<int>(std::floor(length * (1 - range_ratio)))),
-      static_cast<int>(std::ceil(length * (1 + range_ratio))));
-}
 
 int length_of(const Json& line, const char* key, const std::string& where) {
   const auto value = line.find(key);
@@ -53,14 +46,8 @@ LoadRequest parse_line(std::string_view text, const std::string& where) {
 }  // namespace
 
 std::vector<LoadRequest> random_requests(const RandomSizes& sizes, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  auto input = around(sizes.input_len, sizes.range_ratio);
-  auto output = around(sizes.output_len, sizes.range_ratio);
-  std::vector<LoadRequest> requests(static_cast<std::size_t>(sizes.count));
-  for (LoadRequest& request : requests) {
-    request.size.prompt_tokens = input(random);
-    request.size.output_tokens = output(random);
-  }
+  std::vector<LoadRequest> requests;
+  for (const RequestSize& size : random_sizes(sizes, seed)) requests.emplace_back().size = size;
   return requests;
 }
 
@@ -95,17 +82,6 @@ void fill_prompts(std::vector<LoadRequest>& requests, bool as_text, int vocab_si
       }
     }
   }
-}
-
-std::vector<double> arrival_times(std::size_t count, double requests_per_s, std::uint64_t seed) {
-  std::vector<double> times(count, 0);
-  if (std::isinf(requests_per_s)) return times;
-  std::mt19937_64 random(seed);
-  std::exponential_distribution<double> interval(requests_per_s);
-  double now = 0;
-  for (double& time : times) time = now += interval(random);
-  for (double& time : times) time *= static_cast<double>(count) / requests_per_s / now;
-  return times;
 }
 
 std::string request_body(const LoadRequest& request, const RequestForm& form) {

@@ -19,13 +19,6 @@ struct LoadRequest {
   std::vector<TokenId> token_ids;
 };
 
-// Lengths are drawn evenly from [length * (1 - range_ratio), length * (1 + range_ratio)].
-struct RandomSizes {
-  int count = 100;
-  int input_len = 512;
-  int output_len = 128;
-  double range_ratio = 0;
-};
 std::vector<LoadRequest> random_requests(const RandomSizes& sizes, std::uint64_t seed);
 
 // A file of lines {"prompt": TEXT, "output_len": TOKENS} or {"input_len": TOKENS, "output_len": TOKENS}.
@@ -34,10 +27,6 @@ std::vector<LoadRequest> read_dataset(const std::filesystem::path& file);
 // Gives the requests that have a length alone a prompt: token ids from 256, below which some vocabularies
 // keep special tokens, up to vocab_size; or, where the server takes text alone, about as many common words.
 void fill_prompts(std::vector<LoadRequest>& requests, bool as_text, int vocab_size, std::uint64_t seed);
-
-// Seconds from the start, at random (a Poisson process), the last one at count / rate, as vLLM's benchmark
-// does; all 0 where the rate is infinite.
-std::vector<double> arrival_times(std::size_t count, double requests_per_s, std::uint64_t seed);
 
 struct RequestForm {
   std::string model;

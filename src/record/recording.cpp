@@ -13,6 +13,8 @@ constexpr std::size_t kMostHeaderBytes = 1 << 20;
 constexpr std::size_t kMostBytes = std::size_t{1} << 36;
 constexpr std::int64_t kMostBlocks = 1 << 28;
 
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
 // Calls f with the key and the member of each number of a configuration.
 template <typename Config, typename F>
 void for_each_number(Config& config, const F& f) {
@@ -49,27 +51,32 @@ T member(const Json& object, const char* key) {
   }
 }
 
-SchedulerConfig read_config(const Json& object) {
+}  // namespace
+
+SchedulerConfig read_scheduler_config(const Json& object) {
+  if (!object.is_object()) fail("scheduler is {}; expected an object", describe(object));
   SchedulerConfig config;
   for_each_number(config, [&]<typename T>(const char* key, T& value) { value = member<T>(object, key); });
   config.layout.windows = member<std::vector<int>>(object, "windows");
   if (config.layout.windows.empty()) fail("windows is an empty list");
+  const auto& [block_size, windows, interval] = config.layout;
+  if (block_size == 0 || (config.num_state_slots > 0 && (interval == 0 || interval % block_size != 0)))
+    fail("block_size is {}, and state_interval {}", block_size, interval);
   config.policy = member<bool>(object, "priorities") ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
   config.enable_prefix_caching = member<bool>(object, "prefix_caching");
   return config;
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-}  // namespace
-
-std::vector<std::byte> write_header(const RecordingInfo& info) {
-  const SchedulerConfig& config = info.scheduler;
+OrderedJson to_json(const SchedulerConfig& config) {
   OrderedJson scheduler = OrderedJson::object();
   for_each_number(config, [&](const char* key, auto value) { scheduler[key] = value; });
   scheduler["windows"] = config.layout.windows;
   scheduler["priorities"] = config.policy == SchedulingPolicy::kPriority;
   scheduler["prefix_caching"] = config.enable_prefix_caching;
+  return scheduler;
+}
+
+std::vector<std::byte> write_header(const RecordingInfo& info) {
   const std::string text = OrderedJson({{"version", kRecordingVersion},
                                         {"model", info.model},
                                         {"device", info.device},
@@ -77,7 +84,7 @@ std::vector<std::byte> write_header(const RecordingInfo& info) {
                                         {"started", info.started},
                                         {"with_tokens", info.with_tokens},
                                         {"from_start", info.from_start},
-                                        {"scheduler", scheduler}})
+                                        {"scheduler", to_json(info.scheduler)}})
                                .dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
   ByteWriter out;
   out.append(bytes_of(kRecordingMagic));
@@ -123,7 +130,7 @@ Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
              .started = member<std::int64_t>(object, "started"),
              .with_tokens = member<bool>(object, "with_tokens"),
              .from_start = member<bool>(object, "from_start"),
-             .scheduler = read_config(member<Json>(object, "scheduler"))};
+             .scheduler = read_scheduler_config(member<Json>(object, "scheduler"))};
     const int block_size = info_.scheduler.layout.block_size;
     if (block_size < 8 || block_size > 256) fail("block_size is {}", block_size);
   } catch (const Error& e) {

@@ -25,6 +25,10 @@ struct RecordingInfo {
   EventFormat format() const { return {scheduler.layout.block_size, with_tokens}; }
 };
 
+// A scheduler's numbers and flags as an object; the other way, Error where it is none.
+OrderedJson to_json(const SchedulerConfig& config);
+SchedulerConfig read_scheduler_config(const Json& object);
+
 inline constexpr std::string_view kRecordingMagic = "QUIREREC";
 inline constexpr int kRecordingVersion = 1;
 

@@ -11,7 +11,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "inspect/bench.h"
-#include "load/latency_plot.h"
+#include "inspect/latency_plot.h"
 #include "load/load_generator.h"
 
 namespace quire::cli {

@@ -1,4 +1,4 @@
-#include "load/latency_plot.h"
+#include "inspect/latency_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "load/latency_plot.h"
+#include "inspect/latency_plot.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "simulate/arrivals.h"
+
+namespace quire {
+
+// Times, of which there may be billions: what is told of them is at most a thousandth off.
+class Times {
+ public:
+  void add(double seconds);
+  std::uint64_t count() const { return count_; }
+  double mean() const { return sum_ / static_cast<double>(count_); }  // NaN of none
+  double percentile(double fraction) const;                           // NaN of none
+
+ private:
+  struct Bin {
+    std::uint64_t count = 0;
+    double sum = 0;
+  };
+
+  std::vector<Bin> bins_;
+  std::uint64_t count_ = 0;
+  double sum_ = 0;
+};
+
+struct SimulationOptions {
+  SchedulerConfig scheduler;
+  int steps_in_flight = 1;
+  std::function<double(const StepPlan&)> seconds;  // that a step takes
+  // Sequences under way at once; a request that waits for that comes when there is room.
+  std::size_t max_concurrency = std::numeric_limits<std::size_t>::max();
+  // What comes while so many wait is kept outside until fewer do, which takes less memory. First come, first
+  // served, no plan differs where there are more than may run.
+  std::size_t max_waiting = std::numeric_limits<std::size_t>::max();
+  std::function<void(std::size_t done)> on_progress = {};  // sequences
+};
+
+struct SimulationResult {
+  double seconds = 0;                                            // until the last one has ended
+  std::uint64_t num_done = 0, num_aborted = 0, num_refused = 0;  // sequences; requests that could never run
+  std::uint64_t prompt_tokens = 0, output_tokens = 0;            // of those that came, and that came of them
+  std::uint64_t num_steps = 0, computed_tokens = 0;
+  double busy_seconds = 0;  // of steps
+  Times ttft, itl, e2e;     // of each output
+  SchedulerStats scheduler;
+};
+
+// What the scheduler would make of these arrivals if each step took so long: the engine's loop, in the time
+// of its steps alone.
+SimulationResult simulate(const SimulationOptions& options, const Arrivals& arrivals);
+
+}  // namespace quire

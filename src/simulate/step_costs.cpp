@@ -1,0 +1,243 @@
+#include "simulate/step_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/json.h"
+#include "inspect/bench.h"
+
+namespace quire {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr double kClock = 1e-6;  // what recordings tell apart
+constexpr std::array<const char*, StepShape::kNumTerms> kTermNames = {"step", "sequence", "decode_pair",
+                                                                      "chunk_pair", "copy"};
+
+// How often each cost counts.
+std::vector<double> terms_of(const StepShape& shape, const std::vector<double>& from) {
+  std::vector<double> terms(shape.counts.begin(), shape.counts.end());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const double to = i + 1 < from.size() ? from[i + 1] : HUGE_VAL;
+    terms.push_back(std::clamp(shape.tokens, from[i], to) - from[i]);
+  }
+  return terms;
+}
+
+// The x of least |rows x - targets|² with no element below 0, by coordinate descent.
+std::vector<double> least_squares(const std::vector<std::vector<double>>& rows,
+                                  const std::vector<double>& targets) {
+  constexpr int kRounds = 20'000;
+  const std::size_t n = rows.front().size();
+  std::vector<std::vector<double>> gram(n, std::vector<double>(n));
+  std::vector<double> target(n), x(n);
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    for (std::size_t i = 0; i < n; ++i) {
+      target[i] += rows[k][i] * targets[k];
+      for (std::size_t j = 0; j < n; ++j) gram[i][j] += rows[k][i] * rows[k][j];
+    }
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < n; ++i) {
+      if (gram[i][i] == 0) continue;
+      const double rest = target[i] - std::inner_product(x.begin(), x.end(), gram[i].begin(), 0.0);
+      x[i] = std::max(0.0, x[i] + rest / gram[i][i]);
+    }
+  }
+  return x;
+}
+
+// Takes the time of each step of a recording.
+class StepTimer final : public SchedulerObserver {
+ public:
+  explicit StepTimer(const CacheLayout& layout) : layout_(layout) {}
+
+  std::vector<MeasuredStep> steps;
+  std::size_t most_in_flight = 0;
+
+  // What was told last was then.
+  void at(double time) {
+    if (std::exchange(was_plan_, false)) starts_.back() = time;
+    if (!std::exchange(was_result_, false)) return;
+    const double seconds = time - (was_busy_ ? ended_ : starts_.front());
+    steps.push_back({shapes_.front(), std::max(seconds, kClock)});
+    shapes_.pop_front();
+    starts_.pop_front();
+    ended_ = time;
+    was_busy_ = alive_ > 0;
+  }
+
+  void added(const SequenceRequest& request) override { alive_ += request.num_outputs; }
+  void aborted(SequenceId /*id*/) override { --alive_; }
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override {
+    alive_ -= static_cast<int>(failures.size());
+    was_plan_ = plan != nullptr;
+    if (!was_plan_) return;
+    StepPlan whole = *plan;
+    for (SequencePlan& sequence : whole.sequences) {
+      int& position = positions_[sequence.sequence];
+      if (!sequence.start && sequence.num_tokens == 1)
+        sequence.first_position = position;  // it is not recorded
+      position = sequence.first_position + sequence.num_tokens;
+    }
+    shapes_.emplace_back(whole, layout_);
+    starts_.push_back(0);
+    most_in_flight = std::max(most_in_flight, shapes_.size());
+  }
+  void applied(const StepResult& /*result*/, std::span<const SequenceUpdate> updates) override {
+    foreseen(0, updates);
+    was_result_ = !shapes_.empty();
+  }
+  void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
+    for (const SequenceUpdate& update : updates) alive_ -= update.finish == FinishReason::kNone ? 0 : 1;
+  }
+  void lost_steps(std::span<const SequenceUpdate> /*updates*/) override {
+    shapes_.clear();
+    starts_.clear();
+    was_busy_ = false;
+  }
+
+ private:
+  CacheLayout layout_;
+  std::deque<StepShape> shapes_;  // of the steps in flight
+  std::deque<double> starts_;
+  std::map<SequenceId, int> positions_;  // behind what was planned
+  int alive_ = 0;                        // sequences
+  bool was_busy_ = false;                // when the last step ended, there was more to do
+  double ended_ = 0;
+  bool was_plan_ = false, was_result_ = false;  // what was told last
+};
+
+const Json& member(const Json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  if (!object.is_object() || found == object.end()) fail("{} is missing", key);
+  return *found;
+}
+
+double number(const Json& value, const char* what, double least = 0, double most = 1e12) {
+  if (!value.is_number() || !(value >= least) || value > most)
+    fail("{} must be a number from {} to {}", what, least, most);
+  return value.get<double>();
+}
+
+StepCosts read_costs(const Json& seconds, const Json& tokens) {
+  StepCosts costs{.from = {}, .each = {}};
+  for (const char* const name : kTermNames) costs.each.push_back(number(member(seconds, name), name));
+  for (const Json& pair : tokens) {
+    if (!pair.is_array() || pair.size() != 2)
+      fail("tokens must be a list of pairs: from how many tokens on, and what each costs");
+    costs.from.push_back(number(pair[0], "what tokens begin with"));
+    costs.each.push_back(number(pair[1], "what a token costs"));
+  }
+  if (costs.from.empty() || costs.from.front() != 0 ||
+      std::ranges::adjacent_find(costs.from, std::ranges::greater_equal()) != costs.from.end())
+    fail("tokens must begin with 0 and rise");
+  return costs;
+}
+
+}  // namespace
+
+StepShape::StepShape(const StepPlan& plan, const CacheLayout& layout) : tokens(plan.num_tokens) {
+  counts[kSequence] = static_cast<double>(plan.sequences.size());
+  counts[kCopy] = static_cast<double>(plan.saves.size() + plan.restores.size());
+  for (const SequencePlan& sequence : plan.sequences)
+    for (int lane = 0; lane < layout.num_lanes(); ++lane)
+      counts[sequence.num_tokens == 1 ? kDecodePair : kChunkPair] +=
+          static_cast<double>(layout.attention_pairs(lane, sequence.first_position, sequence.num_tokens));
+}
+
+double StepCosts::seconds(const StepShape& shape) const {
+  const std::vector<double> terms = terms_of(shape, from);
+  return std::inner_product(terms.begin(), terms.end(), each.begin(), 0.0);
+}
+
+StepCosts fit_costs(std::span<const MeasuredStep> steps) {
+  std::set<StepShape> shapes;
+  for (const MeasuredStep& step : steps) shapes.insert(step.shape);
+  if (shapes.size() < kFewestShapes)
+    fail("{} different steps are too few to fit costs to; there must be {}", shapes.size(), kFewestShapes);
+  StepCosts costs;
+  for (double from = 1; from < shapes.rbegin()->tokens; from *= 2) costs.from.push_back(from);
+  // An error counts as a share of what is expected: as one of what was measured, steps that something held up
+  // would count less than those that came through, and all would seem quicker than they are on average.
+  constexpr int kRounds = 6;
+  constexpr double kMostHeldUp = 3;  // times what is expected; beyond, it says nothing of the step
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::vector<double>> rows;
+    std::vector<double> targets;
+    for (const auto& [shape, seconds] : steps) {
+      const double expected = round == 0 ? seconds : std::max(costs.seconds(shape), seconds / kMostHeldUp);
+      for (double& term : rows.emplace_back(terms_of(shape, costs.from))) term /= expected;
+      targets.push_back(seconds / expected);
+    }
+    costs.each = least_squares(rows, targets);
+  }
+  return costs;
+}
+
+MachineCosts fit_machine(const Recording& recording) {
+  const RecordingInfo& info = recording.info();
+  StepTimer timer(info.scheduler.layout);
+  recording.read(timer, [&timer](std::uint64_t time) {
+    timer.at(1e-6 * static_cast<double>(time));
+    return true;
+  });
+  MachineCosts machine{.model = info.model,
+                       .device = info.device,
+                       .steps_in_flight = static_cast<int>(timer.most_in_flight),
+                       .costs = fit_costs(timer.steps),
+                       .scheduler = info.scheduler};
+  machine.costs.each[StepShape::kCopy] = info.scheduler.preemption.block_copied / 2;  // there and back
+  std::vector<double> errors;
+  for (const MeasuredStep& step : timer.steps)
+    errors.push_back(std::abs(machine.costs.seconds(step.shape) / step.seconds - 1));
+  machine.num_steps = static_cast<double>(errors.size());
+  machine.median_error = percentile(errors, 0.5);
+  machine.p90_error = percentile(errors, 0.9);
+  return machine;
+}
+
+std::string to_json(const MachineCosts& machine) {
+  const StepCosts& costs = machine.costs;
+  OrderedJson seconds = OrderedJson::object(), tokens = OrderedJson::array();
+  for (std::size_t i = 0; i < kTermNames.size(); ++i) seconds[kTermNames[i]] = costs.each[i];
+  for (std::size_t i = 0; i < costs.from.size(); ++i)
+    tokens.push_back({costs.from[i], costs.each[kTermNames.size() + i]});
+  const OrderedJson object = {{"version", kVersion},
+                              {"model", machine.model},
+                              {"device", machine.device},
+                              {"steps_in_flight", machine.steps_in_flight},
+                              {"block_bytes", machine.block_bytes},
+                              {"seconds", seconds},
+                              {"tokens", tokens},
+                              {"steps_measured", machine.num_steps},
+                              {"median_error", machine.median_error},
+                              {"p90_error", machine.p90_error},
+                              {"scheduler", to_json(machine.scheduler)}};
+  return object.dump(1) + "\n";
+}
+
+MachineCosts read_machine(const std::filesystem::path& path) {
+  constexpr std::size_t kMostBytes = 1 << 20;
+  try {
+    const Json object = parse_json(read_text_file(path, kMostBytes), "costs");
+    number(member(object, "version"), "version", kVersion, kVersion);
+    for (const char* const key : {"model", "device"})
+      if (!member(object, key).is_string()) fail("{} must be a text", key);
+    return {.model = object["model"],
+            .device = object["device"],
+            .steps_in_flight =
+                static_cast<int>(number(member(object, "steps_in_flight"), "steps_in_flight", 1, 2)),
+            .block_bytes = number(member(object, "block_bytes"), "block_bytes"),
+            .costs = read_costs(member(object, "seconds"), member(object, "tokens")),
+            .scheduler = read_scheduler_config(member(object, "scheduler"))};
+  } catch (const Error& e) {
+    fail("{}: {}", path.string(), e.what());
+  }
+}
+
+}  // namespace quire
