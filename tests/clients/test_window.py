@@ -148,7 +148,7 @@ def test_a_key_shows_a_sequences_block_table(browser, shown):
         page.wait("document.querySelectorAll('.row').length > 1")
         page.run("document.querySelector('#pause').focus()")
         page.press("Tab")  # what scrolls may be a stop of its own
-        page.wait("document.activeElement.closest('summary, #list')")
+        page.wait("!!document.activeElement.closest('summary, #list')")
         for _ in range(3):
             if page.run("document.activeElement.id") != "list":
                 page.press("Tab")
@@ -171,7 +171,7 @@ def test_texts_and_graphics_have_contrast(browser, shown, shots, dark):
         page.wait("document.querySelectorAll('.row').length > 5")
         page.run("document.querySelectorAll('details').forEach((details) => (details.open = true))")
         page.run("document.querySelector('#list').focus()")
-        page.wait("document.querySelector('#detail table')")
+        page.wait("!!document.querySelector('#detail table')")
         assert page.run(CONTRASTS) == []
         assert page.run(GRAPHICS) == []
         page.screenshot(shots / f"window_{'dark' if dark else 'open'}.png")
@@ -183,7 +183,7 @@ def test_it_fits_400_pixels_and_moves_nothing_where_that_is_not_wanted(browser, 
     page = browser.open(f"{shown.url}/window", width=400, height=800, reduced_motion=True)
     with Load(shown, 6, max_tokens=200):
         page.wait("document.querySelectorAll('.row').length > 5")
-        page.wait("document.querySelector('#budget i')")
+        page.wait("!!document.querySelector('#budget i')")
         assert page.run("document.documentElement.scrollWidth") <= 400
         assert page.run("getComputedStyle(document.querySelector('#budget i')).transitionDuration") == "0s"
         page.screenshot(shots / "window_400.png")

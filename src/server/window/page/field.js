@@ -3,7 +3,7 @@
 import { groupName, number } from "./words.js";
 
 const MOST_HEIGHT = 360;
-const LEAST_CELL = 2, MOST_CELL = 18;
+const LEAST_CELL = 2, MOST_CELL = 26;
 const MARKS = ["copied", "saved", "saved"];  // by WindowMark::Kind
 
 // Of a sequence; neighbours get hues that lie far apart.

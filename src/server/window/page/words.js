@@ -52,10 +52,13 @@ const ENDS = {
   stop: "ended itself", length: "ended: long enough", abort: "aborted", timeout: "out of time", error: "failed",
 };
 
-export const stateOf = ({ state, end }) => (state === "ended" && ENDS[end]) || STATES[state];
+export const stateOf = ({ state }) => STATES[state];
 
 // Of a sequence, as a reader of the list hears it.
-export const describe = (id, sequence) => `Sequence ${id}: ${stateOf(sequence)}, ${count(sequence.tokens, "token")}`;
+export function describe(id, sequence) {
+  const state = (sequence.state === "ended" && ENDS[sequence.end]) || stateOf(sequence);
+  return `Sequence ${id}: ${state}, ${count(sequence.tokens, "token")}`;
+}
 
 export const blockMeaning = (about) =>
   "A model remembers what it has read as keys and values: the KV cache. It is cut into " +
