@@ -24,6 +24,7 @@ class Page:
         self.browser = browser
         self.errors = []
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        self.target = target
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         browser.pages[self.session] = self
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -85,6 +86,10 @@ class Page:
 
     def click(self, selector):
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def close(self):
+        del self.browser.pages[self.session]
+        self.browser.call("Target.closeTarget", targetId=self.target)
 
     def screenshot(self, path, whole=True):
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)

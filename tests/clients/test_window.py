@@ -2,8 +2,8 @@
 
 import os
 import pathlib
+import subprocess
 import threading
-import time
 
 import pytest
 
@@ -67,20 +67,28 @@ INVALID_CSS = """(async () => {
 
 
 @pytest.fixture(scope="module")
-def browser():
-    program = find_browser()
-    if not program:
+def program():
+    path = find_browser()
+    if not path:
         assert "QUIRE_NEEDS_BROWSER" not in os.environ, "Chromium is missing; tools/install_deps.sh dev installs it"
         pytest.skip("there is no Chromium")
-    browser = Browser(program)
+    browser = Browser(path)
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def browser(program):
+    """Without the pages of the test before, which would go on drawing."""
+    yield program
+    for page in [*program.pages.values()]:
+        page.close()
 
 
 @pytest.fixture(scope="module")
 def shown(start):
     """Four seats, and a cache that is too small for four long answers."""
-    return start("--window", "--max-num-seqs", 4, "--kv-cache-memory", "600KiB", "--max-model-len", 400)
+    return start("--window", "--max-num-seqs", 4, "--kv-cache-memory", "1MiB", "--max-model-len", 400)
 
 
 @pytest.fixture
@@ -225,6 +233,35 @@ def test_the_page_asks_for_the_key_and_keeps_it(browser, start):
     page.call("Page.reload")
     page.wait("document.readyState === 'complete' && !document.querySelector('#main').hidden")
     assert [error for error in page.errors if "401" not in error] == []
+
+
+def test_a_recording_is_shown_step_by_step_and_played(browser, binary, start, tmp_path, shots):
+    recording = tmp_path / "recording"
+    workload = "bench throughput --workload random --requests 6 --input-len 60 --output-len 40 --max-num-seqs 4"
+    subprocess.run([binary, *workload.split(), "--kv-cache-memory", "1MiB", "--record", recording], check=True,
+                   capture_output=True)
+    server = start(recording, command=("replay", "--window"), until="shown")
+    page = browser.open(f"{server.url}/window")
+    page.wait("!document.querySelector('#player').hidden")
+    assert page.run("document.querySelector('#pause').hidden") and "step 1 of" in page.text("#place")
+    page.click("#forth")
+    page.wait("document.querySelector('#place').innerText.startsWith('step 2 of')")
+    page.run("""(() => { const seek = document.querySelector("#seek");
+        seek.value = 60; seek.dispatchEvent(new Event("input")); })()""")
+    page.wait("document.querySelector('#place').innerText.startsWith('step 60 of')")
+    assert "Step 60 computes" in page.text("#step-text")
+    page.wait("document.querySelectorAll('.row').length > 3")
+    assert "preempted" in page.run("document.querySelector('#events').textContent")
+    page.screenshot(shots / "window_replay.png")
+    page.click("#back")
+    page.wait("document.querySelector('#place').innerText.startsWith('step 59 of')")
+    page.run("document.querySelector('#speed').value = 16")
+    page.click("#play")
+    page.wait("document.querySelector('#play').innerText === 'Stop'")
+    page.wait("document.querySelector('#play').innerText === 'Play'", 40)
+    page.wait("/^0 of /.test(document.querySelector('.counts').textContent)")
+    assert page.run("document.querySelector('#difference').hidden")
+    check_quiet(page, server)
 
 
 def cpu_seconds(pid, thread=""):

@@ -29,12 +29,6 @@ class StepTimes final : public SchedulerObserver {
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
     if (plan != nullptr) seconds_.push_back(end());
   }
-  void added(const SequenceRequest& /*request*/) override {}
-  void aborted(SequenceId /*id*/) override {}
-  void applied(const StepResult& /*result*/, std::span<const SequenceUpdate> /*updates*/) override {}
-  void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> /*updates*/) override {}
-  void forked(SequenceId /*first*/, std::span<const BeamFork> /*forks*/) override {}
-  void lost_steps(std::span<const SequenceUpdate> /*updates*/) override {}
 
  private:
   RecordingReader reader_;

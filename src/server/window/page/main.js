@@ -33,7 +33,7 @@ function drawNow() {
   frame.waits = waitsOf(frame);
   tellNumbers();
   tellStep();
-  fields.draw(frame, sequences.chosen in frame.sequences ? sequences.chosen : "", style);
+  fields.draw(frame, blocksOf(frame, sequences.chosen).size > 0 ? sequences.chosen : "", style);
   sequences.draw(frame, style);
   charts.draw(frame, style);
   const data = document.documentElement.dataset;  // for whoever measures

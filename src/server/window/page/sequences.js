@@ -133,6 +133,7 @@ export class Sequences {
     this.write("h3", describe(this.chosen, sequence));
     for (const line of text.split("\n").slice(1)) this.write("p", line);
     if (sequence.text) this.write("p", sequence.text).className = "text";
+    if (sequence.state === "ended") return;
     this.writeTable(frame.about, sequence);
   }
 
@@ -145,6 +146,7 @@ export class Sequences {
 
   detailOf(frame, sequence) {
     const blocks = Object.values(sequence.table).join(" ");
+    if (sequence.state === "ended") return `${this.chosen}\nIts blocks are given back.`;
     const computed = sequence.tokens > 0 ? ` (${share(sequence.computed / sequence.tokens)} of them computed)` : "";
     const written = number(sequence.tokens - sequence.prompt);
     const lines = [`${this.chosen} ${sequence.state} ${blocks} ${sequence.text}`,
