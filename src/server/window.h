@@ -34,7 +34,7 @@ struct WindowLimits {
 };
 
 struct WindowOptions {
-  std::string model, device, dtype;  // as they are to be shown
+  std::string model = {}, device = {}, dtype = {};  // as they are to be shown
   WindowLimits limits = {};
   bool with_text = false;  // the end of what sequences say is shown
 };

@@ -70,8 +70,11 @@ void WindowBook::end(SequenceId id, std::string_view why) {
 
 void WindowBook::added(const SequenceRequest& request) {
   roll();
-  for (int i = 0; i < request.num_outputs; ++i)
-    begin(request.id + static_cast<SequenceId>(i), State::kWaiting, clock_()).request = request.id;
+  for (int i = 0; i < request.num_outputs; ++i) {
+    Life& life = begin(request.id + static_cast<SequenceId>(i), State::kWaiting, clock_());
+    life.request = request.id;
+    life.num_prompt = life.num_tokens = static_cast<int>(request.prompt.size());
+  }
 }
 
 void WindowBook::aborted(SequenceId id) { end(id, "abort"); }
@@ -139,6 +142,7 @@ void WindowBook::update(const SequenceUpdate& update) {
       first_token_.add(now - life.added);
     }
     life.last_token = now;
+    ++life.num_tokens;
   }
   if (update.token) ++now_.output_tokens;
   if (update.token) mark(update.id, State::kDecoding);
@@ -152,21 +156,22 @@ void WindowBook::forked(SequenceId first, std::span<const BeamFork> forks) {
     const Life from = parent == lives_.end() ? Life() : parent->second;
     Life& life = begin(first + i, State::kDecoding, from.added);
     life.request = from.request;
+    life.num_prompt = from.num_prompt;
+    life.num_tokens = from.num_tokens + 1;
     life.last_token = clock_();
     ++now_.output_tokens;
   }
   follow_scheduler();
 }
 
-// Whoever was in a lost step waits again.
 void WindowBook::lost_steps(std::span<const SequenceUpdate> updates) {
   planned_at_.clear();
   for (const SequenceUpdate& update : updates) end(update.id, to_string(update.finish));
-  for (const auto& [id, sequence] : scheduler_->sequences())
-    if (sequence.suspect) mark(id, State::kPreempted);
+  follow_scheduler();
 }
 
-// Ends what the scheduler does not know any more, and begins what it knew before.
+// Ends what the scheduler does not know any more, begins what it knew before, and puts right who runs and who
+// waits: what was decided since a plan is told with the next one.
 void WindowBook::follow_scheduler() {
   std::vector<SequenceId> gone;
   for (const auto& [id, life] : lives_)
@@ -174,11 +179,16 @@ void WindowBook::follow_scheduler() {
       gone.push_back(id);
   for (const SequenceId id : gone) end(id, "");
   for (const auto& [id, sequence] : scheduler_->sequences()) {
-    if (lives_.contains(id) || sequence.state == SequenceState::kRetiring) continue;
-    State state = sequence.num_cached_tokens < 0 ? State::kWaiting : State::kPreempted;
-    if (sequence.state == SequenceState::kRunning)
-      state = sequence.has_sampled ? State::kDecoding : State::kPrompt;
-    begin(id, state, -1).request = sequence.request->id;
+    if (sequence.state == SequenceState::kRetiring) continue;
+    const bool waits = sequence.state == SequenceState::kWaiting;
+    const State seen = lives_.contains(id) ? lives_.at(id).moments.back().state : State::kEnded;
+    if (waits == (seen == State::kWaiting || seen == State::kPreempted) && seen != State::kEnded) continue;
+    State state = sequence.has_sampled ? State::kDecoding : State::kPrompt;
+    if (waits) state = sequence.num_cached_tokens < 0 ? State::kWaiting : State::kPreempted;
+    if (seen == State::kEnded)
+      begin(id, state, -1).request = sequence.request->id;
+    else
+      mark(id, state);
   }
 }
 

@@ -1,5 +1,6 @@
-#include "expect_error.h"
 #include "server/window.h"
+
+#include "expect_error.h"
 
 namespace quire::server {
 namespace {

@@ -29,7 +29,7 @@ void expect_equal(const BlockPool& pool, const std::vector<WindowBlock>& blocks)
 
 bool is_alive(const WindowSequence& sequence) { return sequence.state != State::kEnded; }
 
-// Makes a frame at every third event or so, and compares it with the scheduler, and the differences since the
+// Makes a frame at every sixth event or so, and compares it with the scheduler, and the differences since the
 // frame before with the frame anew.
 class Checker final : public SchedulerObserver {
  public:
@@ -52,7 +52,7 @@ class Checker final : public SchedulerObserver {
 
  private:
   void maybe() {
-    if (random_() % 3 != 0 || ::testing::Test::HasFatalFailure()) return;
+    if (random_() % 6 != 0 || ::testing::Test::HasFatalFailure()) return;
     ++num_frames;
     WindowFrame frame = book_.frame();
     check_patches(frame);
@@ -109,7 +109,7 @@ class Checker final : public SchedulerObserver {
     }
     std::size_t num_kept = 0;
     for (const auto& [id, shown] : frame.sequences) {
-      if (is_alive(shown)) EXPECT_TRUE(scheduler_->sequences().contains(id));
+      EXPECT_TRUE(!is_alive(shown) || scheduler_->sequences().contains(id));
       num_kept += is_alive(shown) ? 0 : 1;
       num_preempted += shown.state == State::kPreempted ? 1 : 0;
       num_ended += shown.end == "stop" || shown.end == "length" ? 1 : 0;
@@ -132,7 +132,7 @@ class Checker final : public SchedulerObserver {
 
 TEST(WindowBookTest, FramesOfRandomSchedulesAreWhatTheSchedulerHasAndDifferencesAddUpToThem) {
   int num_frames = 0, num_preempted = 0, num_shared = 0, num_ended = 0, num_marks = 0, num_cached = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < 25; ++seed) {
     std::mt19937_64 random(seed);
     std::vector<std::uint8_t> bytes(Scenario::kHeader + 4 * 300);
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
@@ -152,7 +152,7 @@ TEST(WindowBookTest, FramesOfRandomSchedulesAreWhatTheSchedulerHasAndDifferences
     num_marks += checker.num_marks;
     num_cached += checker.num_cached;
   }
-  EXPECT_GT(num_frames, 1000);
+  EXPECT_GT(num_frames, 800);
   EXPECT_GT(num_preempted, 100);
   EXPECT_GT(num_shared, 100);
   EXPECT_GT(num_ended, 100);
@@ -200,12 +200,12 @@ TEST_F(OneSeat, ALifeGoesFromItsPromptToItsEndAndSecondsCountWhatWasDone) {
   EXPECT_EQ(frame.sequences.at(2).state, State::kWaiting);
   ASSERT_EQ(frame.events.size(), 1U);
   EXPECT_EQ(frame.events[0].decision.kind, Decision::Kind::kAdmitted);
-  const Decision waits = frame.step.decisions.back();
-  EXPECT_EQ(waits.sequence, 2U);
-  EXPECT_EQ(waits.why, Decision::Why::kSeats);
 
   harness_.apply();
   EXPECT_TRUE(harness_.schedule());
+  const Decision waits = book_.frame().step.decisions.back();
+  EXPECT_EQ(waits.sequence, 2U);
+  EXPECT_EQ(waits.why, Decision::Why::kSeats);
   now_ = 0.75;
   harness_.apply();  // the first token, 0.25 s after it was added
   EXPECT_EQ(book_.frame().sequences.at(1).state, State::kDecoding);
@@ -231,6 +231,8 @@ TEST_F(OneSeat, ALifeGoesFromItsPromptToItsEndAndSecondsCountWhatWasDone) {
   EXPECT_EQ(states(frame.sequences.at(1)),
             (std::vector<State>{State::kWaiting, State::kPrompt, State::kDecoding, State::kEnded}));
   EXPECT_EQ(frame.sequences.at(1).end, "length");
+  EXPECT_EQ(frame.sequences.at(2).num_prompt, 12);  // which no frame saw alive
+  EXPECT_EQ(frame.sequences.at(2).num_tokens, 15);
 }
 
 TEST_F(OneSeat, WhoWatchesLaterSeesWhatIsThereAndWhatFollows) {

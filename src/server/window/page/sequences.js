@@ -4,7 +4,7 @@ import { colorOf, prepare } from "./field.js";
 import { count, describe, number, share, stateOf } from "./words.js";
 
 const ROW = 24;  // pixels, as style.css has it
-const SPAN = 60;  // seconds that a line shows
+const LEAST_SPAN = 2, MOST_SPAN = 60;  // seconds that a line shows
 const MOST_ROWS = 400;
 const THICKNESS = { waiting: 3, prompt: 12, decoding: 12, preempted: 12, ended: 2 };
 
@@ -16,7 +16,7 @@ export class Sequences {
     this.rows = new Map();
     this.chosen = "";
     this.onChoose = onChoose;
-    document.getElementById("span").textContent = SPAN;
+    this.span = document.getElementById("span");
     this.list.addEventListener("scroll", onChoose);
     this.list.addEventListener("keydown", (event) => this.onKey(event));
     this.list.addEventListener("focus", () => this.chosen || this.choose(this.order[0] ?? ""));
@@ -107,7 +107,10 @@ export class Sequences {
   drawLives(frame, style) {
     const { context, width } = prepare(this.canvas, Math.max(this.list.clientHeight, 1));
     const { first, last } = this.inView();
-    const end = frame.time * 1000, begin = end - SPAN * 1000;
+    const past = frame.about.steps > 0 ? frame.about.seconds : frame.time;
+    const span = Math.ceil(Math.min(MOST_SPAN, Math.max(LEAST_SPAN, past)));
+    if (this.span.textContent !== number(span)) this.span.textContent = number(span);
+    const end = frame.time * 1000, begin = end - span * 1000;
     const place = (time) => ((Math.max(time, begin) - begin) / (end - begin)) * width;
     this.order.slice(first, last + 1).forEach((id, index) => {
       const life = Object.values(frame.sequences[id].life);
