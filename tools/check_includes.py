@@ -36,7 +36,7 @@ ALLOWED = {
     "simulate": ["base", "kvcache", "scheduler", "record", "engine", "inspect"],
     "load": ["base", "http", "tokenizer", "inspect"],
     "dialects": ["base"],
-    "server": ["base", "dialects", "engine", "tokenizer", "quire"],
+    "server": ["base", "dialects", "engine", "tokenizer", "quire", "kvcache", "scheduler", "record"],
     "cli": ["base", "record", "scheduler", "hub", "inspect", "simulate", "load", "server", "engine", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
@@ -44,7 +44,7 @@ ALLOWED = {
 # The part of a folder, and of every folder below it, that a build may leave out.
 PARTS = {
     "simd": "simd", "beams": "beams", "grammar": "grammar", "hub": "hub", "server": "server", "load": "server",
-    "dialects": "server", "cuda": "cuda", "mpi": "mpi"}
+    "dialects": "server", "window": "window", "cuda": "cuda", "mpi": "mpi"}
 
 # Outside headers that only these folders may include.
 OUTSIDE = {
@@ -83,9 +83,9 @@ def folder_of(name):
     return "/".join(folders[:2] if folders[0] == "backends" else folders[:1])
 
 
-def part_of(name):
-    """The part that a file is left out with, or None."""
-    return next((PARTS[folder] for folder in name.split("/")[:-1] if folder in PARTS), None)
+def parts_of(name):
+    """The parts that a file is left out with."""
+    return {PARTS[folder] for folder in name.split("/")[:-1] if folder in PARTS}
 
 
 def may_include(folder, header):
@@ -106,8 +106,8 @@ def check_include(name, bracket, header, files):
     if folder not in ALLOWED and not folder.startswith("backends/"):
         return f"the folder {folder} is not in the table"
     if header in files:
-        if part_of(header) not in (None, part_of(name)):
-            return f"only the part {part_of(header)} may include {header}, since it can be left out"
+        if others := parts_of(header) - parts_of(name):
+            return f"only the part {others.pop()} may include {header}, since it can be left out"
         return None if may_include(folder, header) else f"{folder} may not include {header}"
     if bracket == '"' and not header.endswith(".inc"):  # which CMake makes of a file of data
         return f"no file {header} in src or include"

@@ -12,7 +12,9 @@ build=(g++ cmake ninja-build pkg-config
        "$boost" libyaml-cpp-dev libssl-dev libcurl4-openssl-dev ca-certificates
        libgtest-dev libgmock-dev)
 dev=(clang-14 libclang-rt-14-dev clang-format-14 git python3 python3-venv python3-jsonschema curl
-     libopenmpi-dev openmpi-bin iproute2)
+     libopenmpi-dev openmpi-bin iproute2 tidy)
+# Ubuntu has Chromium as a snap alone.
+grep -q '^ID=ubuntu' /etc/os-release || dev+=(chromium-headless-shell fonts-dejavu-core)
 
 set_name=${1:-build}
 case "$set_name" in

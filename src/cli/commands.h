@@ -36,6 +36,10 @@ struct AgentServer {
 };
 std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& server);  // for `bench agent`
 
+// Shows a recording on a page until a signal comes, of `quire replay FILE --window`. port 0: any that is
+// free.
+int serve_recording(const std::string& path, int port);
+
 // Adds options to a command, of the forms that they have. The variables outlive the parsing.
 struct Flags {
   CLI::App& command;

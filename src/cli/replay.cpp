@@ -33,6 +33,8 @@ struct Replay {
   std::string file;
   std::optional<std::uint64_t> at;
   bool json = false;
+  bool window = false;
+  int port = 8000;
 
   int run() const;
   int show_part(const Recording& recording) const;
@@ -80,6 +82,7 @@ void print_summary(const Recording& recording, const Replayer& replayer, double 
 }
 
 int Replay::run() const {
+  if (window) return serve_recording(file, port);
   const Recording recording(file);
   if (!recording.info().from_start) return show_part(recording);
   Replayer replayer(recording.info().scheduler);
@@ -110,8 +113,13 @@ void add_replay(CLI::App& app, Command& chosen) {
   auto [flags, replay] = add_command<Replay>(
       app, chosen, "replay", "Make the plans of a recording again, and compare them step by step");
   flags.value("FILE", replay.file, "what --record has written")->required();
-  flags.value("--at", replay.at, "show this step's plan, and what the scheduler has behind it");
-  flags.on("--json", replay.json, "print one JSON object");
+  CLI::Option* const at =
+      flags.value("--at", replay.at, "show this step's plan, and what the scheduler has behind it");
+  CLI::Option* const json = flags.on("--json", replay.json, "print one JSON object");
+  CLI::Option* const window =
+      flags.on("--window", replay.window, "show it on a page at /window, step by step");
+  window->excludes(at)->excludes(json);
+  flags.shown("--port", replay.port, "of the page; 0: any that is free", CLI::Range(0, 65535))->needs(window);
 }
 
 }  // namespace quire::cli

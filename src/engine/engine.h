@@ -53,6 +53,11 @@ class Engine {
   // never fit) ends that request with FinishReason::kError.
   std::vector<RequestId> submit(std::span<EngineRequest> requests);
   RequestId submit(EngineRequest&& request);
+  // Has it called once between two steps, on the engine's thread, which waits for it; what it throws is
+  // logged. Not at all where the engine ends before.
+  void look(std::function<void(Scheduler&)> at) {
+    mailbox_.post([this, at = std::move(at)] { at(*scheduler_); });
+  }
   void abort(RequestId id);  // legal in every state, effective at the next step
   // False: a device or a rank is lost; every request will fail.
   bool healthy() const { return !lost_; }
@@ -62,6 +67,7 @@ class Engine {
 
   SamplingContext sampling_context() const;
   const RuntimeConfig& config() const { return config_; }
+  std::string_view device_name() const { return ranks_->own().backend().name(); }
   const MemoryPlan& memory_plan() const { return plan_; }
   const ModelConfig& model_config() const { return setup_.model.config; }
   const GenerationConfig& generation_config() const { return given_.generation; }

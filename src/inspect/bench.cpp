@@ -159,12 +159,6 @@ class DecodeProfile {
   double step_seconds_ = 0, kv_bytes_ = 0, weight_bytes_ = 0, linear_flop_ = 0;
 };
 
-MachineCeiling measure_ceiling(Engine& engine) {
-  if (const auto device = engine.measure_ceiling())
-    return {device->read_gb_per_s, device->matrix_gflop_per_s};
-  return probe_machine();
-}
-
 void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& random) {
   constexpr std::size_t kRequests = 8;
   constexpr RequestSize kLargest{64, 4};
@@ -194,6 +188,12 @@ double percentile(std::vector<double> values, double fraction) {
   const auto below = static_cast<std::size_t>(place);
   const std::size_t above = std::min(below + 1, values.size() - 1);
   return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
+MachineCeiling measure_ceiling(Engine& engine) {
+  if (const auto device = engine.measure_ceiling())
+    return {device->read_gb_per_s, device->matrix_gflop_per_s};
+  return probe_machine();
 }
 
 // The matrices of the vocabulary's height are the embedding and the head, or one for both. A token reads one

@@ -70,6 +70,9 @@ struct StepWork {
   double decode_bytes(const StepRecord& step) const;
 };
 
+// What the machine or device of an engine can do at best, which has nothing to do meanwhile.
+MachineCeiling measure_ceiling(Engine& engine);
+
 // Random prompts, EOS ignored, after a short run to warm up. The machine is probed before and after; the
 // better one counts. Error when a request does not fit, or its structured outputs are complete before its
 // end.

@@ -163,6 +163,9 @@ class KvCache {
   bool may_be_written(BlockId block) const {
     return pool_.ref_count(block) == 1 && !prefix_cache_.contains(block);
   }
+  // Whether a prompt that begins alike could find it there.
+  bool is_cached(BlockId block) const { return prefix_cache_.contains(block); }
+  bool is_checkpoint(BlockId slot) const { return states_.is_checkpoint(slot); }
   const BlockPool& pool() const { return pool_; }
   const BlockPool& host_pool() const { return host_pool_; }
   const BlockPool& state_slots() const { return states_.pool(); }

@@ -151,18 +151,21 @@ std::span<const std::byte> Recording::next_chunk(std::size_t& at) const {
 }
 
 bool Recording::read(SchedulerObserver& to, const std::function<bool(std::uint64_t)>& after) const {
-  EventReader reader(info_.format());
-  std::size_t at = first_chunk_;
-  try {
-    for (auto chunk = next_chunk(at); !chunk.empty(); chunk = next_chunk(at)) {
-      reader.begin(chunk);
-      while (reader.read(to))
-        if (after && !after(reader.time())) return false;
-    }
-  } catch (const Error& e) {
-    fail("{}: in what ends at byte {}: {}", where_, at, e.what());
-  }
+  RecordingReader reader(*this);
+  while (reader.next(to))
+    if (after && !after(reader.time())) return false;
   return reader.ended();
+}
+
+bool RecordingReader::next(SchedulerObserver& to) try {
+  while (!events_.read(to)) {
+    const auto chunk = recording_.next_chunk(at_);
+    if (chunk.empty()) return false;
+    events_.begin(chunk);
+  }
+  return true;
+} catch (const Error& e) {
+  fail("{}: in what ends at byte {}: {}", recording_.where_, at_, e.what());
 }
 
 }  // namespace quire

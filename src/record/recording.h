@@ -51,6 +51,8 @@ class Recording {
   bool read(SchedulerObserver& to, const std::function<bool(std::uint64_t time)>& after = {}) const;
 
  private:
+  friend class RecordingReader;
+
   // The chunk at `at`, which goes behind it; empty: there is none that is whole. Error where it is not what
   // was written.
   std::span<const std::byte> next_chunk(std::size_t& at) const;
@@ -59,6 +61,23 @@ class Recording {
   std::string where_;
   std::size_t first_chunk_ = 0;
   RecordingInfo info_;
+};
+
+// Reads a recording, which outlives it, event by event.
+class RecordingReader {
+ public:
+  explicit RecordingReader(const Recording& recording)
+      : recording_(recording), events_(recording.info_.format()), at_(recording.first_chunk_) {}
+
+  // Tells `to` of the next event. False: there is none. Error where a chunk is broken.
+  bool next(SchedulerObserver& to);
+  std::uint64_t time() const { return events_.time(); }  // of the last event, also while it is told
+  bool ended() const { return events_.ended(); }         // the recording is whole
+
+ private:
+  const Recording& recording_;
+  EventReader events_;
+  std::size_t at_;
 };
 
 }  // namespace quire

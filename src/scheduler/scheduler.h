@@ -174,11 +174,16 @@ class Scheduler {
   // Ends every sequence with kError; steps in flight are lost.
   std::vector<SequenceUpdate> fail_all();
 
+  // Is told of all that follows, or no more. It outlives the scheduler, or is taken out before.
+  void add_observer(SchedulerObserver* observer) { config_.observers.push_back(observer); }
+  void remove_observer(SchedulerObserver* observer) { std::erase(config_.observers, observer); }
+
   bool has_unfinished() const { return !running_.empty() || !queue_.empty(); }
   int num_in_flight() const { return steps_.num_in_flight(); }
   SchedulerStats stats() const;
   const KvCache& cache() const { return cache_; }
   const BlockPool& pool() const { return cache_.pool(); }
+  const SchedulerConfig& config() const { return config_; }
   const std::map<SequenceId, Sequence>& sequences() const { return sequences_; }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold. Costs about as much as a

@@ -34,11 +34,14 @@ constexpr std::string_view kLive = "/live";
 constexpr std::string_view kPing = "/ping";  // as /health, with POST too: SageMaker's
 constexpr std::string_view kMetrics = "/metrics";
 constexpr std::string_view kVersion = "/version";
+constexpr std::string_view kWindow = "/window";
+constexpr std::string_view kWindowState = "/window/state";
+constexpr std::string_view kWindowFiles = "/window/";
 
 struct Route {
   std::string_view path;  // ends with a slash: whatever follows it
   std::string_view method;
-  void (ApiService::*handle)(const std::shared_ptr<Exchange>&);  // null: answer_probe does
+  void (ApiService::*handle)(const std::shared_ptr<Exchange>&);  // null: answer_itself does
   ErrorBody error_body = openai_error;
   bool expands = false;             // what it works on may be far longer than its body
   std::string_view id_header = {};  // that has the request's id, too
@@ -77,6 +80,9 @@ constexpr auto kRoutes = std::to_array<Route>({
     {"/completions", "POST", &ApiService::llama_complete},
     {"/apply-template", "POST", &ApiService::apply_template},
     {"/props", "GET", &ApiService::show_props},
+    {kWindow, "GET", nullptr},
+    {kWindowState, "GET", nullptr},
+    {kWindowFiles, "GET", nullptr},
 });
 constexpr const char* kNotReady = "the server loads its model, or stops";
 constexpr const char* kBroken = "the engine is broken; the server's log says more";
@@ -127,6 +133,13 @@ bool is_probe(std::string_view path) {
   return path == kHealth || path == kLive || path == kPing || path == kMetrics || path == kVersion;
 }
 
+bool is_window(std::string_view path) { return path == kWindow || path.starts_with(kWindowFiles); }
+
+// What a browser loads before anybody could give it a key, and tells nothing.
+bool is_open(std::string_view path) {
+  return path == kHealth || path == kLive || path == kPing || (is_window(path) && path != kWindowState);
+}
+
 // What metrics call a request's route: nothing that a client makes up.
 std::string_view route_name(std::string_view path) {
   const Route* route = find_route(path);
@@ -159,7 +172,7 @@ void answering(Exchange& exchange, const Work& work) {
 
 void tell(const AccessRecord& record, const std::string& route, AccessLog& log, ApiService* service) {
   log.write(record);
-  if (service == nullptr || is_probe(record.path)) return;
+  if (service == nullptr || is_probe(record.path) || is_window(record.path)) return;
   const double seconds = std::chrono::duration<double>(record.total).count();
   service->metrics().add_response(route, record.method, record.status, seconds);
 }
@@ -205,8 +218,8 @@ struct ApiServer::Impl {
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange);
   void count_read(std::size_t body_bytes);
-  const Route* find_work(Exchange& exchange) const;
-  void answer_probe(Exchange& exchange) const;
+  const Route* find_work(const std::shared_ptr<Exchange>& exchange) const;
+  void answer_itself(const std::shared_ptr<Exchange>& exchange) const;
   std::size_t check_access(const HttpRequest& request) const;
 
   const ApiServerConfig config;
@@ -216,6 +229,7 @@ struct ApiServer::Impl {
   const std::shared_ptr<AccessLog> log;
   std::shared_mutex mutex;              // held, shared, while an I/O thread handles a request
   std::shared_ptr<ApiService> service;  // guarded by mutex; null: loading, or stopped
+  std::shared_ptr<Window> window;       // guarded by mutex; null: there is none
   std::atomic<std::size_t> waiting_body_bytes{0};
   std::atomic<std::size_t> read_body_bytes{0};  // since memory was given back
   asio::thread_pool workers;
@@ -237,7 +251,7 @@ void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder>
   const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
                                                    std::move(headers), std::move(told));
   answering(*exchange, [&] {
-    const Route* route = find_work(*exchange);
+    const Route* route = find_work(exchange);
     if (route == nullptr) return;
     if (!service) throw ApiError(503, kNotReady);
     if (exchange->request().body.size() <= kSmallBody && !route->expands)
@@ -268,7 +282,8 @@ void ApiServer::Impl::count_read(std::size_t body_bytes) {
 }
 
 // The route of a request that the client may make; null: it has its answer.
-const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
+const Route* ApiServer::Impl::find_work(const std::shared_ptr<Exchange>& shared) const {
+  Exchange& exchange = *shared;
   const HttpRequest& request = exchange.request();
   const std::string_view path = request.path();
   if (request.method == "OPTIONS") {
@@ -278,7 +293,7 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
   }
   const Route* route = find_route(path, request.method);
   if (route != nullptr) exchange.set_api(route->error_body, route->id_header);
-  if (path != kHealth && path != kLive && path != kPing) exchange.set_key(check_access(request));
+  if (!is_open(path)) exchange.set_key(check_access(request));
   if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
   if (!takes(*route, request.method)) {
     const std::string allowed = methods_of(path);
@@ -288,15 +303,21 @@ const Route* ApiServer::Impl::find_work(Exchange& exchange) const {
     return nullptr;
   }
   if (route->handle == nullptr) {
-    answer_probe(exchange);
+    answer_itself(shared);
     return nullptr;
   }
   if (route->method == "POST") check_content_type(request);
   return route;
 }
 
-void ApiServer::Impl::answer_probe(Exchange& exchange) const {
+void ApiServer::Impl::answer_itself(const std::shared_ptr<Exchange>& shared) const {
+  Exchange& exchange = *shared;
   const std::string_view path = exchange.request().path();
+  if (is_window(path)) {
+    if (!window && !service) throw ApiError(503, kNotReady);
+    if (!window) throw ApiError(404, "there is no window; `quire serve --window` opens one");
+    return window->answer(shared);
+  }
   if (path == kVersion) return exchange.send_json(200, {{"version", QUIRE_VERSION}});
   if (path != kLive && !service) throw ApiError(503, kNotReady);
   if (service && !service->healthy()) throw ApiError(503, kBroken);
@@ -347,7 +368,18 @@ void ApiServer::serve(std::shared_ptr<ApiService> service) {
   impl_->service = std::move(service);
 }
 
+void ApiServer::show(std::shared_ptr<Window> window) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->window = std::move(window);
+}
+
 void ApiServer::stop(std::chrono::milliseconds drain) {
+  std::shared_ptr<Window> window;  // goes last
+  {
+    const std::lock_guard lock(impl_->mutex);
+    window.swap(impl_->window);
+  }
+  if (window) window->close();  // whoever watches would go on for ever
   const bool all_answered = impl_->http.drain(drain);
   std::shared_ptr<ApiService> service;
   {

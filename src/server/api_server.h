@@ -9,6 +9,7 @@
 #include "server/access_log.h"
 #include "server/api_service.h"
 #include "server/http_server.h"
+#include "server/window.h"
 
 namespace quire::server {
 
@@ -41,6 +42,8 @@ class ApiServer {
   std::uint16_t port() const;
   std::size_t connections() const;  // open now
   void serve(std::shared_ptr<ApiService> service);
+  // What /window shows; without one it is 404. Of the service's engine, or of a recording.
+  void show(std::shared_ptr<Window> window);
   // Accepts no more; what is under way may take so long, then it is aborted, which its clients are told.
   void stop(std::chrono::milliseconds drain);
 

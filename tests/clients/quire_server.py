@@ -13,8 +13,8 @@ STOP_SECONDS = 30
 class QuireServer:
     """Runs until stop(), which checks that SIGTERM ends it in good order. It is there once it has said `until`."""
 
-    def __init__(self, binary, *arguments, env=None, until="serving"):
-        command = [str(binary), "serve", *map(str, arguments), "--port", "0", "--access-log", "off"]
+    def __init__(self, binary, *arguments, env=None, until="serving", command=("serve", "--access-log", "off")):
+        command = [str(binary), *command, *map(str, arguments), "--port", "0"]
         self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
         self.stderr = ""
         self.port = None

@@ -216,6 +216,7 @@ class Harness {
   bool is_alive(SequenceId id) const { return alive_.contains(id); }
   int num_in_flight() const { return runner_.num_in_flight(); }
   SchedulerStats stats() const { return scheduler_.stats(); }
+  const Scheduler& scheduler() const { return scheduler_; }
   std::uint64_t num_block_copies() const { return num_block_copies_; }
   std::uint64_t num_outside() const { return num_outside_; }
 

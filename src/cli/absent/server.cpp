@@ -11,6 +11,8 @@ void add_serve(CLI::App& app, Command& /*chosen*/) {
 
 void add_bench_serve(CLI::App& bench, Command& chosen) { add_serve(bench, chosen); }
 
+int serve_recording(const std::string& /*path*/, int /*port*/) { fail(kNoServer); }
+
 std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& /*server*/) { fail(kNoServer); }
 
 }  // namespace quire::cli

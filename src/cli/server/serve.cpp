@@ -1,11 +1,7 @@
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -14,6 +10,8 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/server/serve_flags.h"
+#include "cli/server/stop_signal.h"
+#include "inspect/bench.h"
 #include "server/api_server.h"
 
 namespace quire::cli {
@@ -31,6 +29,8 @@ struct Serve : EngineOptions {
   std::string template_kwargs = "{}";
   std::string pooling = "last";
   double drain_timeout = 30;
+  bool window = false;
+  bool window_text = false;
 
   int run();
 
@@ -38,54 +38,24 @@ struct Serve : EngineOptions {
   std::string address(std::uint16_t bound_port) const;
 };
 
-// SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container.
-// After arm() the first one ends wait(), a later one the program. One at a time.
-class StopSignal {
- public:
-  StopSignal() {
-    event_ = ::eventfd(0, EFD_CLOEXEC);
-    QUIRE_CHECK(event_ >= 0, "no eventfd");
-    first_ = kLongAgo;
-    struct sigaction action {};
-    action.sa_handler = [](int signal) {
-      const Ticks now = Clock::now().time_since_epoch().count();
-      Ticks first = kNone;
-      if (first_.compare_exchange_strong(first, now)) return raise();
-      if (now - first > kOneSignal.count()) ::_exit(128 + signal);
-    };
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-  }
-
-  static void arm() { first_ = kNone; }
-  // As if the first one had come.
-  static void raise() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(event_, &one, sizeof one);
-  }
-  static void wait() {
-    std::uint64_t count = 0;
-    while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
-    }
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  using Ticks = Clock::rep;
-
-  // Some send a signal twice: timeout(1) to its child and to its group, a terminal's shell beside it.
-  static constexpr Clock::duration kOneSignal = std::chrono::milliseconds(100);
-  static constexpr Ticks kNone = std::numeric_limits<Ticks>::max();
-  static constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 2;
-
-  static inline int event_ = -1;
-  static inline std::atomic<Ticks> first_{kLongAgo};  // when the first one came
-};
-
 std::string Serve::address(std::uint16_t bound_port) const {
   const bool is_ipv6 = server.http.host.find(':') != std::string::npos;
   return format_text("{}://{}{}{}:{}", server.http.tls_certificate.empty() ? "http" : "https",
                      is_ipv6 ? "[" : "", server.http.host, is_ipv6 ? "]" : "", bound_port);
+}
+
+server::WindowLimits window_limits(Engine& engine, const EngineConfig& config) {
+  const MachineCeiling ceiling = measure_ceiling(engine);
+  const int ranks = engine.can_profile() ? 1 : config.tensor_parallel_size;  // that share a machine
+  const StepWork work(engine.memory_plan(), engine.config(), ranks);
+  const double num_blocks = std::max(engine.config().num_blocks, 1);
+  return {.read_gb_per_s = ceiling.read_gb_per_s,
+          .matrix_gflop_per_s = ceiling.matrix_gflop_per_s,
+          .weight_bytes = work.weight_bytes,
+          .expert_bytes = work.expert_bytes,
+          .routed_share = work.routed_share,
+          .block_bytes = ranks * static_cast<double>(engine.memory_plan().kv_cache) / num_blocks,
+          .flop_per_token = work.flop_per_token};
 }
 
 int Serve::run() {
@@ -108,7 +78,8 @@ int Serve::run() {
   if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
   if (service.served_model_names.empty() && is_hub_model(config.model))
     service.served_model_names = {config.model};  // not the folder's, which is a commit
-  server::check_options(service);                 // before the model is loaded
+  if (window) server::require_window();
+  server::check_options(service);  // before the model is loaded
   given_defaults({}, config);
   source.interruptible = false;  // SIGINT is StopSignal's
   if (follows(config, [this] { return open(); })) return 0;
@@ -122,9 +93,19 @@ int Serve::run() {
     lost = true;
     StopSignal::raise();
   });
+  Engine& engine = *loaded;
+  const server::WindowLimits limits = window ? window_limits(engine, config) : server::WindowLimits();
   const auto model = std::make_shared<server::ApiService>(std::move(loaded), config, service);
   StopSignal::arm();
   http.serve(model);
+  if (window) {
+    http.show(server::make_window(engine, {.model = model->model().names.front(),
+                                           .device = std::string(engine.device_name()),
+                                           .dtype = std::string(to_string(engine.config().dtype)),
+                                           .limits = limits,
+                                           .with_text = window_text}));
+    print_text(stderr, "quire: what it does is shown on {}/window\n", address(http.port()));
+  }
   print_text(stderr, "quire: serving {} on {} (Ctrl-C stops)\n", model->model().names.front(),
              address(http.port()));
   StopSignal::wait();
@@ -248,6 +229,9 @@ void add_serve(CLI::App& app, Command& chosen) {
   add_limit_options(flags, serve);
   flags.shown("--access-log", serve.access_log,
               "a line a request on standard output, without its text: text, json or off");
+  flags.on("--window", serve.window, "a page at /window shows the cache, the steps and the sequences live");
+  flags.on("--window-text", serve.window_text, "it shows the end of what sequences say, too")
+      ->needs("--window");
   flags.shown("--http-threads", serve.server.http.num_threads, "threads that read and write",
               CLI::Range(1, 256));
   add_taken_flags(flags);

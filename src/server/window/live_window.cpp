@@ -1,0 +1,186 @@
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/thread_name.h"
+#include "engine/engine.h"
+#include "server/api_error.h"
+#include "server/window.h"
+#include "server/window/frame_patch.h"
+#include "server/window/page.h"
+#include "server/window/window_book.h"
+
+namespace quire::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kInterval{200};  // between two frames
+constexpr int kIdleShare = 150;  // of the time that a frame takes passes at least between two
+constexpr std::size_t kMostWatchers = 32;
+constexpr std::size_t kTailTokens = 48;  // of a sequence, that are shown as text
+
+std::string event_of(const std::string& json) { return "data: " + json + "\n\n"; }
+
+// Whoever has the page open.
+struct Watcher {
+  std::shared_ptr<Exchange> exchange;
+  std::shared_ptr<std::atomic<bool>> is_gone = std::make_shared<std::atomic<bool>>(false);
+  bool has_frame = false;  // and gets differences
+};
+
+// While somebody watches, the engine's thread books what happens and makes a frame when one is asked for;
+// this thread asks, compares it with the one before, and sends what differs.
+class LiveWindow final : public Window {
+ public:
+  LiveWindow(Engine& engine, WindowOptions options) : engine_(engine), options_(std::move(options)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~LiveWindow() override { close(); }
+
+  void answer(const std::shared_ptr<Exchange>& exchange) override;
+  void close() override;
+
+ private:
+  // Of one time that somebody watches. The engine's thread has it as long as the scheduler tells the book.
+  struct Watch {
+    Watch()
+        : book([start = Clock::now()] {
+            return std::chrono::duration<double>(Clock::now() - start).count();
+          }) {}
+    WindowBook book;
+    bool is_attached = false;          // touched on the engine's thread alone
+    std::string about;                 // guarded by the window's mutex, as is what follows
+    std::optional<WindowFrame> frame;  // made, and not yet sent
+    Clock::duration cost{};            // of making it
+  };
+
+  void run();
+  bool take_frame(const std::shared_ptr<Watch>& watch, WindowFrame& frame);
+  void send(const Watch& watch, const std::optional<WindowFrame>& before, const WindowFrame& frame);
+  void add_texts(WindowFrame& frame) const;
+
+  Engine& engine_;
+  const WindowOptions options_;
+  std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
+  std::shared_ptr<std::condition_variable> changed_ = std::make_shared<std::condition_variable>();
+  std::vector<Watcher> watchers_;  // guarded by *mutex_
+  bool closing_ = false;           // guarded by *mutex_
+  std::shared_ptr<Watch> last_;    // outlives the scheduler, which may still know its book
+  std::thread thread_;
+};
+
+void LiveWindow::answer(const std::shared_ptr<Exchange>& exchange) {
+  if (window_path(*exchange) != kWindowState) return answer_page(*exchange);
+  const std::lock_guard lock(*mutex_);
+  if (closing_) throw ApiError(503, "the server stops");
+  if (watchers_.size() >= kMostWatchers)
+    throw ApiError(503, format_text("{} watch already; that is the most", kMostWatchers));
+  exchange->send_events(":\n\n");  // so that the page knows that it may watch
+  if (exchange->request().method == "HEAD") return exchange->end_events(":\n\n");
+  Watcher& watcher = watchers_.emplace_back();
+  watcher.exchange = exchange;
+  exchange->on_disconnect([is_gone = watcher.is_gone] { *is_gone = true; });
+  changed_->notify_all();
+}
+
+void LiveWindow::close() {
+  {
+    const std::lock_guard lock(*mutex_);
+    closing_ = true;
+  }
+  changed_->notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LiveWindow::run() {
+  name_thread("quire-window");
+  std::shared_ptr<Watch> watch;
+  std::optional<WindowFrame> before;
+  while (true) {
+    {
+      std::unique_lock lock(*mutex_);
+      std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.is_gone->load(); });
+      if (watchers_.empty() && watch) {
+        engine_.look([watch](Scheduler& scheduler) { scheduler.remove_observer(&watch->book); });
+        watch.reset();
+        before.reset();
+      }
+      changed_->wait(lock, [this] { return closing_ || !watchers_.empty(); });
+      if (closing_) break;
+    }
+    const auto asked_at = Clock::now();
+    if (!watch) watch = last_ = std::make_shared<Watch>();
+    WindowFrame frame;
+    if (!take_frame(watch, frame)) break;
+    const auto got_at = Clock::now();
+    try {
+      if (options_.with_text) add_texts(frame);
+      send(*watch, before, frame);
+      before = std::move(frame);
+    } catch (const std::exception& e) {  // no memory, say
+      log_error("the window misses a frame: {}", e.what());
+    }
+    std::unique_lock lock(*mutex_);
+    const Clock::duration cost = watch->cost + (Clock::now() - got_at);
+    changed_->wait_until(lock, asked_at + std::max<Clock::duration>(kInterval, kIdleShare * cost),
+                         [this] { return closing_; });
+  }
+  const std::lock_guard lock(*mutex_);
+  for (Watcher& watcher : watchers_) watcher.exchange->end_events("event: end\ndata:\n\n");
+  watchers_.clear();
+}
+
+// Asks the engine for a frame, and waits for it. False: the window closes.
+bool LiveWindow::take_frame(const std::shared_ptr<Watch>& watch, WindowFrame& frame) {
+  const std::size_t num_tail = options_.with_text ? kTailTokens : 0;
+  engine_.look(
+      [watch, num_tail, options = options_, mutex = mutex_, changed = changed_](Scheduler& scheduler) {
+        if (!std::exchange(watch->is_attached, true)) {
+          watch->book.attach(scheduler);
+          scheduler.add_observer(&watch->book);
+        }
+        WindowFrame made = watch->book.frame(num_tail);
+        const std::lock_guard lock(*mutex);
+        if (watch->about.empty()) watch->about = about_patch(scheduler.config(), options, 0, 0);
+        watch->frame = std::move(made);
+        changed->notify_all();
+      });
+  std::unique_lock lock(*mutex_);
+  changed_->wait(lock, [&] { return closing_ || watch->frame; });
+  if (closing_) return false;
+  frame = std::move(*std::exchange(watch->frame, {}));
+  return true;
+}
+
+// The difference from the frame before; to those who do not have that, all.
+void LiveWindow::send(const Watch& watch, const std::optional<WindowFrame>& before,
+                      const WindowFrame& frame) {
+  const std::string difference = before ? event_of(frame_patch(&*before, frame)) : std::string();
+  std::string whole;
+  const std::lock_guard lock(*mutex_);
+  for (Watcher& watcher : watchers_) {
+    const bool has_frame = std::exchange(watcher.has_frame, true);
+    if (!has_frame && whole.empty())  // about and frame are objects
+      whole = event_of(watch.about.substr(0, watch.about.size() - 1) + "," +
+                       frame_patch(nullptr, frame).substr(1));
+    watcher.exchange->send_events(has_frame ? difference : whole);
+  }
+}
+
+void LiveWindow::add_texts(WindowFrame& frame) const {
+  if (!engine_.has_tokenizer()) return;
+  for (auto& [id, sequence] : frame.sequences)
+    sequence.text = engine_.tokenizer().decode(sequence.tail, false);
+}
+
+}  // namespace
+
+std::unique_ptr<Window> make_window(Engine& engine, WindowOptions options) {
+  return std::make_unique<LiveWindow>(engine, std::move(options));
+}
+
+}  // namespace quire::server

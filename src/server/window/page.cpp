@@ -1,0 +1,87 @@
+#include "server/window/page.h"
+
+#include <array>
+
+#include "base/json.h"
+#include "server/api_error.h"
+#include "server/window.h"
+
+namespace quire::server {
+namespace {
+
+struct File {
+  std::string_view path, type, text;
+};
+constexpr const char* kScript = "text/javascript; charset=utf-8";
+constexpr auto kFiles = std::to_array<File>({
+    {
+        "",
+        "text/html; charset=utf-8",
+#include "server/window/page/index.html.inc"
+    },
+    {
+        "/style.css",
+        "text/css; charset=utf-8",
+#include "server/window/page/style.css.inc"
+    },
+    {
+        "/main.js",
+        kScript,
+#include "server/window/page/main.js.inc"
+    },
+    {
+        "/stream.js",
+        kScript,
+#include "server/window/page/stream.js.inc"
+    },
+    {
+        "/field.js",
+        kScript,
+#include "server/window/page/field.js.inc"
+    },
+    {
+        "/sequences.js",
+        kScript,
+#include "server/window/page/sequences.js.inc"
+    },
+    {
+        "/charts.js",
+        kScript,
+#include "server/window/page/charts.js.inc"
+    },
+    {
+        "/words.js",
+        kScript,
+#include "server/window/page/words.js.inc"
+    },
+});
+
+// Nothing from elsewhere is loaded, and nobody frames the page.
+constexpr const char* kPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+}  // namespace
+
+void require_window() {}
+
+std::string_view window_path(const Exchange& exchange) {
+  return exchange.request().path().substr(std::string_view("/window").size());
+}
+
+void answer_page(Exchange& exchange) {
+  const std::string_view path = window_path(exchange);
+  for (const File& file : kFiles) {
+    if (file.path != path) continue;
+    return exchange.send(200,
+                         {{"Content-Type", std::string(file.type)},
+                          {"Content-Security-Policy", kPolicy},
+                          {"X-Content-Type-Options", "nosniff"},
+                          {"Referrer-Policy", "no-referrer"},
+                          {"Cache-Control", "no-cache"}},
+                         std::string(file.text));
+  }
+  throw ApiError(404, format_text("the window has no {}", in_quotes(path)));
+}
+
+}  // namespace quire::server

@@ -1,0 +1,80 @@
+// Lines of the last two minutes, a point a second; and the same as a table.
+
+import { prepare } from "./field.js";
+import { milliseconds, number, share } from "./words.js";
+
+const SECONDS = 120, HEIGHT = 70;
+
+// The places in WindowSecond, as it is written.
+const CHARTS = [
+  { title: "Tokens written a second", at: 0, show: number },
+  { title: "Prompt tokens read a second", at: 1, show: number },
+  { title: "Time to the first token", at: 2, show: milliseconds },
+  { title: "Time between tokens", at: 3, show: milliseconds },
+  { title: "Blocks in use", at: 4, show: share, most: 1 },
+  { title: "Prompt tokens found in the cache", at: 5, show: share, most: 1 },
+  { title: "Time in which a step was under way", at: 6, show: share, most: 1 },
+];
+
+export class Charts {
+  constructor() {
+    this.table = document.getElementById("table");
+    const parent = document.getElementById("charts");
+    this.charts = CHARTS.map((chart) => {
+      const figure = document.createElement("figure"), caption = document.createElement("figcaption");
+      const value = document.createElement("b"), canvas = document.createElement("canvas");
+      canvas.setAttribute("role", "img");
+      caption.append(`${chart.title}: `, value);
+      figure.append(caption, canvas);
+      parent.append(figure);
+      return { ...chart, value, canvas };
+    });
+  }
+
+  draw(frame, style) {
+    const seconds = Object.entries(frame.seconds).map(([second, values]) => [Number(second), values]);
+    const last = seconds.length > 0 ? seconds[seconds.length - 1][0] : 0;
+    const drawn = `${last} ${seconds.length} ${this.table.closest("details").open} ${innerWidth}`;
+    if (this.drawn === drawn && this.style === style) return;
+    this.drawn = drawn;
+    this.style = style;
+    for (const chart of this.charts) drawChart(chart, seconds, last, style);
+    if (!this.table.closest("details").open) return;
+    this.table.replaceChildren();
+    this.addRow(["second", ...CHARTS.map((chart) => chart.title)], "th");
+    for (const [second, values] of seconds.slice(-20).reverse())
+      this.addRow([number(second), ...CHARTS.map(({ at, show }) => (values[at] < 0 ? "–" : show(values[at])))], "td");
+  }
+
+  addRow(cells, tag) {
+    const row = this.table.insertRow();
+    for (const cell of cells) row.append(Object.assign(document.createElement(tag), { textContent: cell }));
+  }
+}
+
+function drawChart(chart, seconds, last, style) {
+  const values = seconds.map(([second, all]) => [second, all[chart.at]]).filter(([, value]) => value >= 0);
+  const most = chart.most ?? Math.max(...values.map(([, value]) => value), 1e-9);
+  const newest = values[values.length - 1];
+  const now = newest && newest[0] > last - 10 ? chart.show(newest[1]) : "–";
+  const text = newest ? `${now}, at most ${chart.show(Math.max(...values.map(([, value]) => value)))}` : "–";
+  if (chart.value.textContent !== text) {
+    chart.value.textContent = text;
+    chart.canvas.setAttribute("aria-label", `${chart.title}: ${text}`);
+  }
+  const { context, width } = prepare(chart.canvas, HEIGHT);
+  context.strokeStyle = style.line;
+  context.lineWidth = 1;
+  context.strokeRect(0.5, 0.5, width - 1, HEIGHT - 1);
+  const x = (second) => width - ((last - second) / SECONDS) * width;
+  const y = (value) => HEIGHT - 4 - (value / most) * (HEIGHT - 8);
+  context.strokeStyle = context.fillStyle = style.accent;
+  context.lineWidth = 2;
+  context.beginPath();
+  values.forEach(([second, value], i) => {
+    if (i > 0 && second - values[i - 1][0] < 3) context.lineTo(x(second), y(value));
+    else context.moveTo(x(second), y(value));
+    context.fillRect(x(second) - 1, y(value) - 1, 2, 2);
+  });
+  context.stroke();
+}

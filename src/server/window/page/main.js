@@ -1,0 +1,290 @@
+// Gets frames, and draws them.
+
+import { Charts } from "./charts.js";
+import { blocksOf, colorOf, Fields, readStyle } from "./field.js";
+import { Sequences } from "./sequences.js";
+import { follow, frameAt, keepKey, NeedsKey } from "./stream.js";
+import { blockMeaning, count, CUT, decided, milliseconds, number, share, WAITS, wasCut, whyWaits } from "./words.js";
+
+const LEAST_INTERVAL = 1000 / 30;  // milliseconds between two drawings
+const byId = (id) => document.getElementById(id);
+
+let style = readStyle();
+let frame = null;
+let live = null;  // the stream's own, which changes with each event
+let isPaused = false;
+let isDrawing = false;
+let drawnAt = 0;
+let toldStatusAt = 0;
+
+const draw = () => {
+  if (isDrawing || !frame) return;
+  isDrawing = true;
+  const wait = Math.max(0, drawnAt + LEAST_INTERVAL - performance.now());
+  setTimeout(() => requestAnimationFrame(drawNow), wait);
+};
+const sequences = new Sequences(draw);
+const fields = new Fields(byId("fields"), byId("block-note"), (id) => sequences.choose(id));
+const charts = new Charts();
+
+function drawNow() {
+  isDrawing = false;
+  drawnAt = performance.now();
+  frame.waits = waitsOf(frame);
+  tellNumbers();
+  tellStep();
+  fields.draw(frame, blocksOf(frame, sequences.chosen).size > 0 ? sequences.chosen : "", style);
+  sequences.draw(frame, style);
+  charts.draw(frame, style);
+  const data = document.documentElement.dataset;  // for whoever measures
+  data.drawMilliseconds = (performance.now() - drawnAt).toFixed(2);
+  data.frames = Number(data.frames ?? 0) + 1;
+}
+
+// Sequence -> the sentence that says why it waits.
+function waitsOf({ sequences: all, step }) {
+  const waits = new Map();
+  const waiting = Object.keys(all).filter((id) => all[id].state === "waiting" || all[id].state === "preempted");
+  const first = step.decisions.find(([, kind]) => kind === WAITS);
+  for (const id of waiting) {
+    if (first && Number(id) === first[0]) waits.set(id, `Sequence ${id} waits: ${whyWaits(first)}.`);
+    else if (first && first[0] in all)
+      waits.set(id, `Sequence ${id} waits behind sequence ${first[0]}, whose turn it is.`);
+    else waits.set(id, `Sequence ${id} waits for the next step, which decides.`);
+  }
+  return waits;
+}
+
+function tellNumbers() {
+  const all = Object.values(frame.sequences);
+  const inState = (...states) => all.filter(({ state }) => states.includes(state)).length;
+  const held = Object.values(frame.blocks).filter((block) => Array.isArray(block)).length;
+  const seconds = Object.values(frame.seconds);
+  const last = seconds[seconds.length - 1] ?? [0, 0];
+  setPairs(byId("numbers"), [
+    ["running", number(inState("prompt", "decoding"))],
+    ["waiting", number(inState("waiting", "preempted"))],
+    ["tokens written a second", number(last[0])],
+    ["blocks in use", share(held / Math.max(frame.about.blocks, 1))],
+    ["step", number(frame.step.id)],
+    ["a step takes", frame.step_seconds > 0 ? milliseconds(frame.step_seconds) : "–"],
+  ]);
+}
+
+function setPairs(list, pairs) {
+  pairs.forEach(([name, value], i) => {
+    const row = list.children[i] ?? list.appendChild(document.createElement("div"));
+    if (!row.firstChild) row.append(document.createElement("dt"), document.createElement("dd"));
+    if (row.firstChild.textContent !== name) row.firstChild.textContent = name;
+    if (row.lastChild.textContent !== value) row.lastChild.textContent = value;
+  });
+}
+
+function tellStep() {
+  const { step, about } = frame;
+  const budget = byId("budget");
+  while (budget.children.length > step.spans.length) budget.lastChild.remove();
+  step.spans.forEach(([id, tokens], i) => {
+    const part = budget.children[i] ?? budget.appendChild(document.createElement("i"));
+    const width = `max(2px, ${(100 * tokens) / about.budget}%)`;
+    const color = colorOf(id, style);
+    if (part.dataset.drawn === width + color) return;
+    part.dataset.drawn = width + color;
+    part.style.width = width;
+    part.style.background = color;
+  });
+  const prompts = step.spans.filter(([, , isPrompt]) => isPrompt);
+  const read = prompts.reduce((sum, [, tokens]) => sum + tokens, 0);
+  const pieces = prompts.length > 0 ? ` and ${count(read, "token")} of ${count(prompts.length, "prompt")}` : "";
+  const text = step.id === 0 ? "No step yet: there is nothing to compute." :
+    `Step ${number(step.id)} computes ${number(step.tokens)} of at most ${number(about.budget)} tokens: ` +
+    `one each for ${count(step.spans.length - prompts.length, "sequence that writes", "sequences that write")}` +
+    `${pieces}.`;
+  setText(byId("step-text"), text);
+  budget.setAttribute("aria-label", text);
+  const cuts = step.decisions.filter(([, kind]) => kind === CUT).map(wasCut);
+  const waits = [...frame.waits.values()];
+  const more = waits.length > 5 ? [`… and ${number(waits.length - 5)} more behind them.`] : [];
+  setLines(byId("waits"), [...cuts.slice(0, 5), ...waits.slice(0, 5), ...more], "Nobody waits.");
+  setLines(byId("events"), frame.events.slice(-20).reverse().map(decided), "Nothing yet.");
+  setLimits();
+}
+
+const setText = (element, text) => element.textContent === text || (element.textContent = text);
+
+function setLines(list, lines, none) {
+  const all = lines.length > 0 ? lines : [none];
+  while (list.children.length > all.length) list.lastChild.remove();
+  all.forEach((line, i) => setText(list.children[i] ?? list.appendChild(document.createElement("li")), line));
+}
+
+// What the last step read and computed, beside what this machine can at best. A step reads all weights once, and of
+// each sequence in it the blocks that it holds.
+function setLimits() {
+  const { about: { limits, budget, seats }, step, step_seconds: seconds } = frame;
+  const all = Object.values(frame.seconds);
+  const meters = [
+    ["of the last second, a step was under way", all[all.length - 1]?.[6] ?? 0],
+    [`of the ${number(budget)} tokens that a step may have`, step.tokens / budget],
+    [`of the ${number(seats)} sequences that may run at once`, step.spans.length / seats],
+  ];
+  if (limits.read_gb_per_s > 0 && seconds > 0) {
+    const met = 1 - (1 - limits.routed_share) ** step.tokens;
+    const blocks = step.spans.reduce((sum, [id]) => sum + blocksOf(frame, id).size, 0);
+    const bytes = limits.weight_bytes + limits.expert_bytes * met + blocks * limits.block_bytes;
+    const ofReading = bytes / seconds / (limits.read_gb_per_s * 1e9);
+    const ofMatrix = (limits.flop_per_token * step.tokens) / seconds / (limits.matrix_gflop_per_s * 1e9);
+    meters.push([`of the ${number(limits.read_gb_per_s)} GB that this machine can read a second`, ofReading]);
+    meters.push([`of the ${number(limits.matrix_gflop_per_s)} GFLOP that it can compute a second`, ofMatrix]);
+  }
+  const parent = byId("limits");
+  while (parent.children.length > meters.length) parent.lastChild.remove();
+  meters.forEach(([name, value], i) => {
+    const meter = parent.children[i] ?? parent.appendChild(newMeter());
+    setText(meter.children[0], name);
+    meter.children[1].firstChild.style.width = `${Math.min(100, 100 * value)}%`;
+    setText(meter.children[2], share(value));
+  });
+}
+
+function newMeter() {
+  const meter = document.createElement("div");
+  meter.className = "meter";
+  const bar = document.createElement("div");
+  bar.setAttribute("aria-hidden", "true");
+  bar.append(document.createElement("i"));
+  meter.append(document.createElement("span"), bar, document.createElement("b"));
+  return meter;
+}
+
+// For screen readers, too, so not with every frame.
+function tellStatus(text, isUrgent = true) {
+  if (!isUrgent && performance.now() - toldStatusAt < 10000) return;
+  toldStatusAt = performance.now();
+  setText(byId("status"), text);
+}
+
+function show(next) {
+  if (!frame || frame.about.blocks !== next.about.blocks) {
+    const { model, device, dtype } = next.about;
+    setText(byId("model"), [model, device, dtype].filter(Boolean).join(" · "));
+    setText(byId("what-block"), blockMeaning(next.about));
+    byId("main").hidden = false;
+    byId("key-form").hidden = true;
+    fields.build(next.about);
+  }
+  frame = next;
+  draw();
+}
+
+async function watch() {
+  for (let wait = 1000; ; wait = Math.min(2 * wait, 10000)) {
+    try {
+      await follow((state) => {
+        wait = 1000;
+        if (state.about.steps === 0) tellStatus("Live", byId("status").textContent !== "Live");
+        live = state;
+        if (!isPaused) show(state);
+      });
+      return startPlayer();
+    } catch (error) {
+      if (error instanceof NeedsKey) return askKey();
+      tellStatus(`Not connected (${error.message}); trying again …`);
+    }
+    await new Promise((resume) => setTimeout(resume, wait));
+  }
+}
+
+function askKey() {
+  tellStatus("An API key is needed.");
+  byId("key-form").hidden = false;
+  byId("key").focus();
+}
+
+// A recording.
+let steps = 1;
+let playing = 0;  // the timer; 0: it stands still
+let wanted = "";
+let isAsking = false;
+
+// Asks for one frame at a time: the last that is wanted when the one before is there.
+async function go(query) {
+  wanted = query;
+  if (isAsking) return;
+  isAsking = true;
+  while (wanted) {
+    const next = wanted;
+    wanted = "";
+    try {
+      show(await frameAt(next));
+      tellPlace();
+    } catch (error) {
+      stop();
+      tellStatus(`It cannot be shown: ${error.message}`);
+    }
+  }
+  isAsking = false;
+}
+
+const goToStep = (step) => go(`?step=${Math.max(1, Math.min(steps, step))}`);
+
+function tellPlace() {
+  if (document.activeElement !== byId("seek") || playing) byId("seek").value = frame.step.id;
+  const { step: { id }, time, about } = frame;
+  const text = `step ${number(id)} of ${number(steps - 1)}, ${number(time)} of ${number(about.seconds)} s`;
+  setText(byId("place"), text);
+  byId("seek").setAttribute("aria-valuetext", text);
+  byId("difference").hidden = !frame.difference;
+  setText(byId("difference"), frame.difference);
+}
+
+function stop() {
+  clearInterval(playing);
+  playing = 0;
+  setText(byId("play"), "Play");
+}
+
+function play() {
+  if (playing) return stop();
+  let time = frame.step.id >= steps - 1 ? 0 : frame.time, last = performance.now();
+  setText(byId("play"), "Stop");
+  playing = setInterval(() => {
+    const now = performance.now();
+    time += ((now - last) / 1000) * Number(byId("speed").value);
+    last = now;
+    go(`?time=${time.toFixed(4)}`);
+    if (time < frame.about.seconds) return;
+    stop();
+    goToStep(steps);
+  }, 100);
+}
+
+function startPlayer() {
+  tellStatus("A recording");
+  byId("pause").hidden = true;
+  byId("player").hidden = false;
+  steps = frame.about.steps;
+  byId("seek").max = steps;
+  byId("seek").addEventListener("input", () => goToStep(Number(byId("seek").value)));
+  byId("back").addEventListener("click", () => (stop(), goToStep(frame.step.id - 1)));
+  byId("forth").addEventListener("click", () => (stop(), goToStep(frame.step.id + 1)));
+  byId("play").addEventListener("click", play);
+  tellPlace();
+}
+
+byId("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepKey(byId("key").value);
+  watch();
+});
+byId("pause").addEventListener("click", () => {
+  isPaused = !isPaused;
+  if (frame) show(isPaused ? structuredClone(live) : live);
+  byId("pause").setAttribute("aria-pressed", String(isPaused));
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  style = readStyle();
+  draw();
+});
+addEventListener("resize", draw);
+watch();

@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <charconv>
+#include <optional>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "record/replayer.h"
+#include "server/api_error.h"
+#include "server/window.h"
+#include "server/window/frame_patch.h"
+#include "server/window/page.h"
+#include "server/window/window_book.h"
+
+namespace quire::server {
+namespace {
+
+// Notes when each step was planned.
+class StepTimes final : public SchedulerObserver {
+ public:
+  explicit StepTimes(const Recording& recording) : reader_(recording) {
+    while (reader_.next(*this)) {
+    }
+  }
+  const std::vector<double>& seconds() const { return seconds_; }
+  double end() const { return static_cast<double>(reader_.time()) * 1e-6; }
+
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
+    if (plan != nullptr) seconds_.push_back(end());
+  }
+
+ private:
+  RecordingReader reader_;
+  std::vector<double> seconds_;
+};
+
+// A recording that is done again up to some step.
+class Playback {
+ public:
+  explicit Playback(const Recording& recording)
+      : reader_(recording),
+        book_([this] { return static_cast<double>(reader_.time()) * 1e-6; }),
+        replayer_(observed(recording.info().scheduler)) {
+    book_.attach(replayer_.scheduler());
+  }
+  Playback(const Playback&) = delete;
+  Playback& operator=(const Playback&) = delete;
+
+  // Goes on until that step is planned, or to the end.
+  void go_to(std::uint64_t step) {
+    while (num_planned() < step && !replayer_.difference() && reader_.next(replayer_)) {
+    }
+  }
+  std::uint64_t num_planned() const { return replayer_.step(); }
+  WindowFrame frame() { return book_.frame(); }
+  std::string difference() const {
+    const auto& difference = replayer_.difference();
+    return difference
+               ? format_text("behind step {} the replay differs: {}", difference->step, difference->what)
+               : "";
+  }
+
+ private:
+  SchedulerConfig observed(SchedulerConfig config) {
+    config.observers = {&book_};
+    return config;
+  }
+
+  RecordingReader reader_;
+  WindowBook book_;
+  Replayer replayer_;
+};
+
+class ReplayWindow final : public Window {
+ public:
+  explicit ReplayWindow(Recording recording) : recording_(std::move(recording)) {
+    if (!recording_.info().from_start)
+      fail("the recording has only the last part of what was, and cannot be done again");
+    const StepTimes times(recording_);
+    step_seconds_ = times.seconds();
+    const RecordingInfo& info = recording_.info();
+    about_ = about_patch(info.scheduler, {.model = info.model, .device = info.device, .dtype = info.dtype},
+                         step_seconds_.size() + 1, times.end());
+  }
+  ~ReplayWindow() override { close(); }
+
+  void answer(const std::shared_ptr<Exchange>& exchange) override {
+    if (window_path(*exchange) != kWindowState) return answer_page(*exchange);
+    boost::asio::post(worker_, [this, exchange] {
+      try {
+        exchange->send(200, {{"Content-Type", "application/json"}}, state(exchange->request().target));
+      } catch (const std::exception& e) {
+        log_error("the window cannot show a step: {}", e.what());
+        exchange->fail(to_api_error(e));
+      }
+    });
+  }
+  void close() override { worker_.join(); }
+
+ private:
+  std::string state(std::string_view target);
+
+  const Recording recording_;
+  std::vector<double> step_seconds_;
+  std::string about_;
+  std::unique_ptr<Playback> playback_;  // of the worker
+  boost::asio::thread_pool worker_{1};
+};
+
+// A number of the query, which the page makes; 0: it has none.
+template <typename T>
+T query_number(std::string_view target, std::string_view name) {
+  const std::size_t at = target.find(name);
+  T number{};
+  if (at != std::string_view::npos)
+    std::from_chars(target.data() + at + name.size(), target.data() + target.size(), number);
+  return number;
+}
+
+// "?step=N": behind the plan of that step; of one more than there are, at the end. "?time=SECONDS": of the
+// last one planned by then.
+std::string ReplayWindow::state(std::string_view target) {
+  std::uint64_t step = query_number<std::uint64_t>(target, "?step=");
+  if (target.find("?time=") != std::string_view::npos) {
+    const auto by = std::ranges::upper_bound(step_seconds_, query_number<double>(target, "?time="));
+    step = static_cast<std::uint64_t>(by - step_seconds_.begin());
+  }
+  step = std::clamp<std::uint64_t>(step, 1, step_seconds_.size() + 1);
+  if (!playback_ || playback_->num_planned() > step) playback_ = std::make_unique<Playback>(recording_);
+  playback_->go_to(step);
+  const OrderedJson difference = playback_->difference();
+  return format_text("{},\"difference\":{},{}", std::string_view(about_).substr(0, about_.size() - 1),
+                     difference.dump(), frame_patch(nullptr, playback_->frame()).substr(1));
+}
+
+}  // namespace
+
+std::unique_ptr<Window> make_window(Recording recording) {
+  return std::make_unique<ReplayWindow>(std::move(recording));
+}
+
+}  // namespace quire::server

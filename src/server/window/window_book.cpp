@@ -1,0 +1,258 @@
+#include "server/window/window_book.h"
+
+#include <cmath>
+#include <utility>
+
+namespace quire::server {
+namespace {
+
+std::vector<WindowBlock> blocks_of(const BlockPool& pool, const std::function<bool(BlockId)>& is_cached) {
+  std::vector<WindowBlock> blocks(static_cast<std::size_t>(pool.num_blocks()));
+  for (BlockId id = 0; id < pool.num_blocks(); ++id) {
+    blocks[static_cast<std::size_t>(id)].holders = pool.ref_count(id);
+    blocks[static_cast<std::size_t>(id)].is_cached = is_cached(id);
+  }
+  return blocks;
+}
+
+void own(std::vector<WindowBlock>& blocks, BlockId id, SequenceId owner, std::size_t lane = 0) {
+  if (id == kNoBlock || blocks[static_cast<std::size_t>(id)].owner != 0) return;
+  blocks[static_cast<std::size_t>(id)].owner = owner;
+  blocks[static_cast<std::size_t>(id)].lane = static_cast<int>(lane);
+}
+
+void own_all(WindowFrame& frame, const Sequence& sequence, std::size_t num_lanes) {
+  const std::span<const BlockId> table = sequence.blocks.table.blocks();
+  for (std::size_t i = 0; i < table.size(); ++i) own(frame.blocks, table[i], sequence.id, i % num_lanes);
+  for (const BlockId id : sequence.blocks.saved.blocks) own(frame.host_blocks, id, sequence.id);
+  const SequenceStates& states = sequence.blocks.states;
+  own(frame.slots, states.own.slot(), sequence.id);
+  own(frame.slots, states.source.slot(), sequence.id);
+  for (const SequenceStates::Kept& kept : states.kept) own(frame.slots, kept.slot.slot(), sequence.id);
+}
+
+}  // namespace
+
+void WindowBook::attach(const Scheduler& scheduler) {
+  scheduler_ = &scheduler;
+  second_ = static_cast<std::int64_t>(clock_());
+  const SchedulerStats stats = scheduler.stats();
+  num_hits_ = stats.prefix_cache_hits;
+  num_queries_ = stats.prefix_cache_queries;
+}
+
+WindowBook::Life& WindowBook::begin(SequenceId id, State state, double added) {
+  Life& life = lives_[id];
+  life.added = added;
+  life.moments.push_back({clock_(), state});
+  return life;
+}
+
+void WindowBook::mark(SequenceId id, State state) {
+  const auto found = lives_.find(id);
+  if (found == lives_.end()) return;  // it began before the watching, and no frame was made since
+  auto& moments = found->second.moments;
+  if (moments.back().state == state || moments.back().state == State::kEnded) return;
+  moments.push_back({clock_(), state});
+  if (moments.size() > kMomentsKept) moments.erase(moments.begin());
+  if (state != State::kEnded) return;
+  ended_.push_back(id);
+  if (ended_.size() <= kEndedKept) return;
+  lives_.erase(ended_.front());
+  ended_.pop_front();
+}
+
+void WindowBook::end(SequenceId id, std::string_view why) {
+  if (const auto found = lives_.find(id); found != lives_.end() && found->second.end.empty())
+    found->second.end = why;
+  mark(id, State::kEnded);
+}
+
+void WindowBook::added(const SequenceRequest& request) {
+  roll();
+  for (int i = 0; i < request.num_outputs; ++i) {
+    Life& life = begin(request.id + static_cast<SequenceId>(i), State::kWaiting, clock_());
+    life.request = request.id;
+    life.num_prompt = life.num_tokens = static_cast<int>(request.prompt.size());
+  }
+}
+
+void WindowBook::aborted(SequenceId id) { end(id, "abort"); }
+
+void WindowBook::planned(const StepPlan* plan, std::span<const PlanningFailure> failures) {
+  roll();
+  for (const PlanningFailure& failure : failures) end(failure.id, "error");
+  if (plan == nullptr) return;
+  planned_at_.push_back(clock_());
+  step_ = {.id = plan->id,
+           .num_tokens = plan->num_tokens,
+           .spans = {},
+           .decisions = plan->decisions,
+           .num_copies = static_cast<int>(plan->block_copies.size()),
+           .num_saves = static_cast<int>(plan->saves.size()),
+           .num_restores = static_cast<int>(plan->restores.size())};
+  for (const SequencePlan& sequence : plan->sequences) {
+    const bool is_prompt = !sequence.tokens.empty();
+    step_.spans.push_back({sequence.sequence, sequence.num_tokens, is_prompt});
+    if (is_prompt) now_.prompt_tokens += sequence.num_tokens;
+  }
+  for (const Decision& decision : plan->decisions) {
+    if (decision.kind != Decision::Kind::kAdmitted && decision.kind != Decision::Kind::kPreempted) continue;
+    const bool is_admitted = decision.kind == Decision::Kind::kAdmitted;
+    mark(decision.sequence, is_admitted ? State::kPrompt : State::kPreempted);
+    events_.push_back({plan->id, decision});
+    if (events_.size() > kEventsKept) events_.pop_front();
+  }
+  add_marks(*plan);
+}
+
+void WindowBook::add_marks(const StepPlan& plan) {
+  const auto add = [&](BlockId block, WindowMark::Kind kind) {
+    marks_.push_back({clock_(), {block, kind, plan.id}});
+  };
+  for (const BlockCopy& copy : plan.block_copies) add(copy.to, WindowMark::Kind::kCopied);
+  for (const BlockCopy& copy : plan.saves) add(copy.from, WindowMark::Kind::kSaved);
+  for (const BlockCopy& copy : plan.restores) add(copy.to, WindowMark::Kind::kRestored);
+  while (!marks_.empty() && marks_.front().first < clock_() - 1) marks_.pop_front();
+}
+
+void WindowBook::applied(const StepResult& /*result*/, std::span<const SequenceUpdate> updates) {
+  roll();
+  const double now = clock_();
+  if (!planned_at_.empty()) {  // else it was planned before the watching began
+    step_seconds_ = now - std::max(planned_at_.front(), applied_at_);
+    now_.busy += std::min(step_seconds_, now - static_cast<double>(second_));
+    planned_at_.pop_front();
+  }
+  applied_at_ = now;
+  for (const SequenceUpdate& update : updates) this->update(update);
+}
+
+void WindowBook::foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) {
+  for (const SequenceUpdate& update : updates) this->update(update);
+}
+
+void WindowBook::update(const SequenceUpdate& update) {
+  if (const auto found = lives_.find(update.id); update.token && found != lives_.end()) {
+    Life& life = found->second;
+    const double now = clock_();
+    if (life.last_token >= 0) {
+      between_tokens_.add(now - life.last_token);
+    } else if (life.added >= 0) {
+      first_token_.add(now - life.added);
+    }
+    life.last_token = now;
+    ++life.num_tokens;
+  }
+  if (update.token) ++now_.output_tokens;
+  if (update.token) mark(update.id, State::kDecoding);
+  if (update.finish != FinishReason::kNone) end(update.id, to_string(update.finish));
+}
+
+// Of the beams of a round that have no fork, the scheduler knows nothing any more.
+void WindowBook::forked(SequenceId first, std::span<const BeamFork> forks) {
+  for (std::size_t i = 0; i < forks.size(); ++i) {
+    const auto parent = lives_.find(forks[i].parent);
+    const Life from = parent == lives_.end() ? Life() : parent->second;
+    Life& life = begin(first + i, State::kDecoding, from.added);
+    life.request = from.request;
+    life.num_prompt = from.num_prompt;
+    life.num_tokens = from.num_tokens + 1;
+    life.last_token = clock_();
+    ++now_.output_tokens;
+  }
+  follow_scheduler();
+}
+
+void WindowBook::lost_steps(std::span<const SequenceUpdate> updates) {
+  planned_at_.clear();
+  for (const SequenceUpdate& update : updates) end(update.id, to_string(update.finish));
+  follow_scheduler();
+}
+
+// Ends what the scheduler does not know any more, begins what it knew before, and puts right who runs and who
+// waits: what was decided since a plan is told with the next one.
+void WindowBook::follow_scheduler() {
+  std::vector<SequenceId> gone;
+  for (const auto& [id, life] : lives_)
+    if (life.moments.back().state != State::kEnded && !scheduler_->sequences().contains(id))
+      gone.push_back(id);
+  for (const SequenceId id : gone) end(id, "");
+  for (const auto& [id, sequence] : scheduler_->sequences()) {
+    if (sequence.state == SequenceState::kRetiring) continue;
+    const bool waits = sequence.state == SequenceState::kWaiting;
+    const State seen = lives_.contains(id) ? lives_.at(id).moments.back().state : State::kEnded;
+    if (waits == (seen == State::kWaiting || seen == State::kPreempted) && seen != State::kEnded) continue;
+    State state = sequence.has_sampled ? State::kDecoding : State::kPrompt;
+    if (waits) state = sequence.num_cached_tokens < 0 ? State::kWaiting : State::kPreempted;
+    if (seen == State::kEnded)
+      begin(id, state, -1).request = sequence.request->id;
+    else
+      mark(id, state);
+  }
+}
+
+// Closes the seconds that have passed.
+void WindowBook::roll() {
+  const auto now = static_cast<std::int64_t>(clock_());
+  if (now == second_) return;
+  const SchedulerStats stats = scheduler_->stats();
+  now_.cache_use = 1 - static_cast<double>(stats.num_free_blocks) / std::max(stats.num_blocks, 1);
+  now_.busy = std::min(now_.busy, 1.0);
+  now_.first_token = std::exchange(first_token_, {}).value();
+  now_.between_tokens = std::exchange(between_tokens_, {}).value();
+  const auto queries = static_cast<double>(stats.prefix_cache_queries - num_queries_);
+  if (queries > 0) now_.hit_rate = static_cast<double>(stats.prefix_cache_hits - num_hits_) / queries;
+  num_hits_ = stats.prefix_cache_hits;
+  num_queries_ = stats.prefix_cache_queries;
+  seconds_[second_] = now_;
+  for (std::int64_t quiet = std::max(second_ + 1, now - kSecondsKept); quiet < now; ++quiet)
+    seconds_[quiet].cache_use = now_.cache_use;
+  seconds_.erase(seconds_.begin(), seconds_.lower_bound(now - kSecondsKept));
+  now_ = {};
+  second_ = now;
+}
+
+WindowFrame WindowBook::frame(std::size_t num_tail) {
+  roll();
+  follow_scheduler();
+  const KvCache& cache = scheduler_->cache();
+  WindowFrame frame;
+  frame.time = clock_();
+  frame.blocks = blocks_of(cache.pool(), [&](BlockId id) { return cache.is_cached(id); });
+  frame.host_blocks = blocks_of(cache.host_pool(), [](BlockId) { return false; });
+  frame.slots = blocks_of(cache.state_slots(), [&](BlockId id) { return cache.is_checkpoint(id); });
+  for (auto& [id, life] : lives_) {
+    WindowSequence& shown = frame.sequences[id];
+    shown.state = life.moments.back().state;
+    shown.life = life.moments;
+    shown.end = life.end;
+    shown.request = life.request;
+    if (const auto found = scheduler_->sequences().find(id); found != scheduler_->sequences().end()) {
+      const Sequence& sequence = found->second;
+      const std::span<const TokenId> tokens = sequence.tokens();
+      life.num_prompt = sequence.num_prompt;
+      life.num_tokens = static_cast<int>(tokens.size());
+      shown.num_computed = sequence.num_planned();
+      shown.num_cached = std::max(sequence.num_cached_tokens, 0);
+      shown.max_tokens = sequence.max_length;
+      shown.num_saved = static_cast<int>(sequence.blocks.saved.blocks.size());
+      const std::span<const BlockId> table = sequence.blocks.table.blocks();
+      shown.table.assign(table.begin(), table.end());
+      const auto tail = tokens.last(std::min(num_tail, tokens.size()));
+      shown.tail.assign(tail.begin(), tail.end());
+      own_all(frame, sequence, scheduler_->config().layout.windows.size());
+    }
+    shown.num_prompt = life.num_prompt;
+    shown.num_tokens = life.num_tokens;
+  }
+  frame.step = step_;
+  frame.step_seconds = step_seconds_;
+  frame.events.assign(events_.begin(), events_.end());
+  for (const auto& [time, mark] : marks_)
+    if (time >= frame.time - 1) frame.marks.push_back(mark);
+  frame.seconds = seconds_;
+  return frame;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string_view>
+
+#include "scheduler/scheduler.h"
+#include "server/window/window_frame.h"
+
+namespace quire::server {
+
+// Looks on while a scheduler works, and makes frames of it: the same of one that serves and of one that does
+// a recording again. Belongs to the scheduler's thread.
+class WindowBook final : public SchedulerObserver {
+ public:
+  static constexpr std::size_t kEndedKept = 48;   // sequences
+  static constexpr std::size_t kEventsKept = 40;  // admissions and preemptions
+  static constexpr std::int64_t kSecondsKept = 120;
+  static constexpr std::size_t kMomentsKept = 64;  // of a sequence's life
+
+  // clock: seconds since the watching began; never less than before.
+  explicit WindowBook(std::function<double()> clock) : clock_(std::move(clock)) {}
+
+  // What it looks at, before it is told of anything. It is the scheduler's observer from then on.
+  void attach(const Scheduler& scheduler);
+  // num_tail: of each sequence the last tokens that the frame has.
+  WindowFrame frame(std::size_t num_tail = 0);
+
+  void added(const SequenceRequest& request) override;
+  void aborted(SequenceId id) override;
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override;
+  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override;
+  void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override;
+  void forked(SequenceId first, std::span<const BeamFork> forks) override;
+  void lost_steps(std::span<const SequenceUpdate> updates) override;
+
+ private:
+  using State = WindowSequence::State;
+  struct Life {
+    std::vector<WindowSequence::Moment> moments;
+    std::string end;
+    SequenceId request = 0;
+    double added = -1;       // below 0: before the watching began
+    double last_token = -1;  // below 0: there was none
+    int num_prompt = 0, num_tokens = 0;
+  };
+  struct Mean {
+    double sum = 0;
+    int count = 0;
+    void add(double value) { sum += value, ++count; }
+    double value() const { return count == 0 ? -1 : sum / count; }
+  };
+
+  Life& begin(SequenceId id, State state, double added);
+  void mark(SequenceId id, State state);
+  void end(SequenceId id, std::string_view why);
+  void update(const SequenceUpdate& update);
+  void follow_scheduler();
+  void roll();
+  void add_marks(const StepPlan& plan);
+
+  std::function<double()> clock_;
+  const Scheduler* scheduler_ = nullptr;
+  std::map<SequenceId, Life> lives_;
+  std::deque<SequenceId> ended_;  // of which lives_ still tells
+  WindowStep step_;
+  std::deque<double> planned_at_;  // of steps in flight
+  double applied_at_ = 0;          // the last one
+  double step_seconds_ = 0;
+  std::deque<WindowEvent> events_;
+  std::deque<std::pair<double, WindowMark>> marks_;
+  std::map<std::int64_t, WindowSecond> seconds_;
+  std::int64_t second_ = 0;  // that runs
+  WindowSecond now_;         // what it had so far
+  Mean first_token_, between_tokens_;
+  std::uint64_t num_hits_ = 0, num_queries_ = 0;  // up to its beginning
+};
+
+}  // namespace quire::server
