@@ -1,14 +1,12 @@
-#include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "inspect/technique_plot.h"
+#include "inspect/techniques.h"
 
 namespace quire::cli {
 namespace {
@@ -21,49 +19,40 @@ struct TechniqueBench : EngineOptions {
   int run();
 };
 
-std::string mebibytes(double bytes) { return figure(bytes / (1 << 20), 1); }
+OrderedJson text_or_null(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
 
-OrderedJson report_json(const TechniqueReport& report) {
-  OrderedJson rows = OrderedJson::array();
+void print_json(const TechniqueReport& report) {
+  OrderedJson object = {{"device", report.device}, {"dtype", report.dtype}};
   for (const TechniqueRow& row : report.rows) {
-    OrderedJson object = {{"technique", row.name}, {"workload", report.workloads[row.workload]}};
-    for (const TechniqueFigure* shown :
-         {&kThroughputFigure, &kFirstTokenFigure, &kPauseFigure, &kSequencesFigure, &kProductFigure})
-      object[shown->key] = row.*shown->value;
-    object["weight_bytes"] = row.weight_bytes;
-    object["kv_cache_bytes"] = row.kv_cache_bytes;
-    object["figure"] = row.figure->key;
-    object["against"] = row.against.empty() ? OrderedJson() : OrderedJson(row.against);
-    object["factor"] = row.factor;
-    object["same_tokens_share"] = row.agreement;
-    object["skipped"] = row.skipped.empty() ? OrderedJson() : OrderedJson(row.skipped);
-    rows.push_back(std::move(object));
+    OrderedJson& one = object["rows"].emplace_back();
+    one = {{"technique", row.name}, {"workload", report.workloads[row.workload]}};
+    for (const TechniqueFigure& figure : kTechniqueFigures)
+      one[std::string(figure.key)] = row.value(figure.key);
+    one["figure"] = row.figure;
+    one["against"] = text_or_null(row.against);
+    one["factor"] = row.factor;
+    one["same_tokens_share"] = row.agreement;
+    one["skipped"] = text_or_null(row.skipped);
   }
-  return {{"device", report.device}, {"dtype", report.dtype}, {"rows", std::move(rows)}};
-}
-
-void print_row(const TechniqueRow& row) {
-  if (!row.skipped.empty()) {
-    print_text(stdout, "  {:<26} not measured: {}\n", row.name, row.skipped);
-    return;
-  }
-  const double value = row.*row.figure->value;
-  const std::string factor = std::isnan(row.factor) ? "" : "x" + figure(row.factor, 2) + " ";
-  const std::string same = std::isnan(row.agreement) ? "" : figure(100 * row.agreement, 1) + " %";
-  print_text(stdout, "  {:<26} {:>9} {:>10} {:>9} {:>8} {:>8}  {}{} {}\n", row.name,
-             figure(row.tokens_per_s, 1), figure(row.first_token_ms, 1), mebibytes(row.weight_bytes),
-             mebibytes(row.kv_cache_bytes), same, factor, figure(value, value < 10 ? 2 : 1),
-             row.figure->unit);
+  print_json_line(object);
 }
 
 void print_table(const TechniqueReport& report) {
-  print_text(stdout, "{}, {}\n  {:<26} {:>9} {:>10} {:>9} {:>8} {:>8}  {}\n", report.device, report.dtype,
-             "technique", "tokens/s", "first, ms", "weights", "KV, MiB", "tokens", "what it brings");
-  for (std::size_t i = 0; i < report.rows.size(); ++i) {
-    const TechniqueRow& row = report.rows[i];
-    if (i == 0 || row.workload != report.rows[i - 1].workload)
-      print_text(stdout, "{}\n", report.workloads[row.workload]);
-    print_row(row);
+  constexpr double kMiB = 1 << 20;
+  print_text(stdout, "{}, {}\n  {:<25} {:>9} {:>10} {:>9} {:>8} {:>8}  what it brings\n", report.device,
+             report.dtype, "technique", "tokens/s", "first, ms", "weights", "KV, MiB", "tokens");
+  const std::string* workload = nullptr;
+  for (const TechniqueRow& row : report.rows) {
+    if (const std::string& own = report.workloads[row.workload]; std::exchange(workload, &own) != &own)
+      print_text(stdout, "{}\n", own);
+    const double value = row.value();
+    std::string brings = figure(value, row.figure == "sequences" ? 0 : value < 10 ? 2 : 1) + " ";
+    if (!std::isnan(row.factor)) brings = "x" + figure(row.factor, 2) + " " + brings;
+    if (!row.skipped.empty()) brings = "not measured: " + row.skipped;
+    print_text(stdout, "  {:<25} {:>9} {:>10} {:>9} {:>8} {:>8}  {}{}\n", row.name,
+               figure(row.value("tokens_per_s"), 1), figure(row.value("first_token_ms"), 1),
+               figure(row.value("weight_bytes") / kMiB, 1), figure(row.value("kv_cache_bytes") / kMiB, 1),
+               figure(100 * row.agreement, 1), brings, row.skipped.empty() ? row.unit() : "");
   }
 }
 
@@ -72,15 +61,13 @@ int TechniqueBench::run() {
   if (!svg.empty() && !std::ofstream(svg, std::ios::app)) fail("--svg: cannot write {}", svg);
   options.engine = config;
   options.open = [this] { return open(); };
-  options.on_progress = progress_bar("tokens");
+  options.on_progress = progress_bar("rows");
   const TechniqueReport report = measure_techniques(options);
-  json ? print_json_line(report_json(report)) : print_table(report);
+  (json ? print_json : print_table)(report);
   if (!svg.empty()) {
-    const std::string name = shape ? shape->name : config.model;
+    const std::string name = shape ? shape->name : config.model.empty() ? "toy" : config.model;
     std::ofstream file(svg);
-    file << technique_plot(
-        format_text("What each technique brings: {} on {}", name.empty() ? "toy" : name, report.device),
-        report);
+    file << technique_plot(name + " on " + report.device + ": what each technique brings", report);
     if (!file.flush()) fail("--svg: cannot write {}", svg);
   }
   int code = 0;
@@ -96,24 +83,22 @@ int TechniqueBench::run() {
 
 void add_bench_techniques(CLI::App& bench, Command& chosen) {
   const CLI::Range count(1, 1 << 16), length(8, 1 << 16);
-  auto [flags, techniques] =
+  auto [flags, state] =
       add_command<TechniqueBench>(bench, chosen, "techniques", "What each technique of the engine brings");
-  techniques.add_model_to(flags);
-  techniques.add_shape_to(flags);
-  flags.shown("--block-size", techniques.config.block_size,
-              "tokens in a block of the KV cache: a power of two, 8 to 256");
-  flags.on("--deterministic", techniques.config.deterministic,
+  state.add_model_to(flags);
+  state.add_shape_to(flags);
+  flags.on("--deterministic", state.config.deterministic,
            "on a GPU too, rows must have the same tokens, bit for bit; slower");
-  flags.value("--num-prompts", techniques.options.num_prompts, "requests (default: 32, on a GPU 64)", count);
-  flags.value("--batch", techniques.options.batch,
+  flags.value("--num-prompts", state.options.num_prompts, "requests (default: 32, on a GPU 64)", count);
+  flags.value("--batch", state.options.batch,
               "sequences that the cache has memory for at their longest (default: 8, on a GPU 16)", count);
-  flags.value("--input-len", techniques.options.input_len,
-              "most tokens of a prompt, the least are an eighth (default: 64, on a GPU 512)", length);
-  flags.value("--output-len", techniques.options.output_len,
-              "most tokens of an output, the least are an eighth (default: 32, on a GPU 128)", length);
-  flags.shown("--seed", techniques.options.seed, "of lengths and tokens");
-  flags.on("--json", techniques.json, "print one JSON object; null: not measured");
-  flags.value("--svg", techniques.svg, "a file for a drawing of it");
+  flags.value("--input-len", state.options.input_len,
+              "most tokens of a prompt; the least are an eighth (default: 64, on a GPU 512)", length);
+  flags.value("--output-len", state.options.output_len,
+              "most tokens of an output; the least are an eighth (default: 24, on a GPU 128)", length);
+  flags.shown("--seed", state.options.seed, "of lengths and tokens");
+  flags.on("--json", state.json, "print one JSON object; null: not measured");
+  flags.value("--svg", state.svg, "a file for a drawing of it");
 }
 
 }  // namespace quire::cli

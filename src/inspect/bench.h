@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -73,6 +75,27 @@ struct StepWork {
 // better one counts. Error when a request does not fit, or its structured outputs are complete before its
 // end.
 BenchResult run_bench(const BenchOptions& options, ModelFiles model);
+
+using BenchClock = std::chrono::steady_clock;
+double seconds_between(BenchClock::time_point from, BenchClock::time_point to);
+
+// An output of a request, as its caller saw it come.
+struct TimedOutput {
+  std::vector<TokenId> tokens;
+  std::vector<BenchClock::time_point> times;  // of its submission, then of each token
+};
+
+struct Round {
+  double seconds = 0;                // from the first submission to the last answer
+  std::vector<TimedOutput> outputs;  // [requests, outputs of a request]
+};
+
+// Submits the first `at_once` of the requests, and the others when each output of those has two tokens; waits
+// for all. on_token: on the output thread; may be empty. Error where one ends with an error, or before
+// max_tokens.
+Round run_round(Engine& engine, std::vector<EngineRequest> requests,
+                const std::function<void()>& on_token = {},
+                std::size_t at_once = std::numeric_limits<std::size_t>::max());
 
 // With linear interpolation between the nearest two values; NaN when there is none.
 double percentile(std::vector<double> values, double fraction);
