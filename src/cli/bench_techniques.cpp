@@ -89,7 +89,7 @@ void add_bench_techniques(CLI::App& bench, Command& chosen) {
   state.add_shape_to(flags);
   flags.on("--deterministic", state.config.deterministic,
            "on a GPU too, rows must have the same tokens, bit for bit; slower");
-  flags.value("--num-prompts", state.options.num_prompts, "requests (default: 32, on a GPU 64)", count);
+  flags.value("--num-prompts", state.options.num_prompts, "requests (default: 24, on a GPU 64)", count);
   flags.value("--batch", state.options.batch,
               "sequences that the cache has memory for at their longest (default: 8, on a GPU 16)", count);
   flags.value("--input-len", state.options.input_len,

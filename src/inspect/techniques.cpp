@@ -69,7 +69,7 @@ class TechniqueBench {
     const auto settle = [this](int& size, int on_cpu, int on_gpu) {
       if (size == 0) size = on_gpu_ ? on_gpu : on_cpu;
     };
-    settle(options_.num_prompts, 32, 64);
+    settle(options_.num_prompts, 24, 64);
     settle(options_.batch, 8, 16);
     settle(options_.input_len, 64, 512);
     settle(options_.output_len, 24, 128);

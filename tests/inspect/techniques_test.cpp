@@ -262,7 +262,7 @@ TEST(TechniquePlotTest, IsWellFormedAndHasARowEach) {
     EXPECT_NE(svg.find(words), std::string::npos) << words;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   // The longest bar is that of the largest factor, and one below one goes to the left.
-  EXPECT_NE(svg.find("class=\"up\" x=\"260.0\" y=\"93.0\" width=\"300.0\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find("class=\"up\" x=\"250.0\" y=\"93.0\" width=\"300.0\""), std::string::npos) << svg;
   EXPECT_NE(svg.find("class=\"down\" x=\"220.0\""), std::string::npos) << svg;
 }
 
