@@ -1,5 +1,6 @@
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -21,7 +22,7 @@ struct TechniqueBench : EngineOptions {
 
 OrderedJson text_or_null(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
 
-void print_json(const TechniqueReport& report) {
+void print_techniques_json(const TechniqueReport& report) {
   OrderedJson object = {{"device", report.device}, {"dtype", report.dtype}};
   for (const TechniqueRow& row : report.rows) {
     OrderedJson& one = object["rows"].emplace_back();
@@ -37,7 +38,7 @@ void print_json(const TechniqueReport& report) {
   print_json_line(object);
 }
 
-void print_table(const TechniqueReport& report) {
+void print_techniques(const TechniqueReport& report) {
   constexpr double kMiB = 1 << 20;
   print_text(stdout, "{}, {}\n  {:<25} {:>9} {:>10} {:>9} {:>8} {:>8}  what it brings\n", report.device,
              report.dtype, "technique", "tokens/s", "first, ms", "weights", "KV, MiB", "tokens");
@@ -63,7 +64,7 @@ int TechniqueBench::run() {
   options.open = [this] { return open(); };
   options.on_progress = progress_bar("rows");
   const TechniqueReport report = measure_techniques(options);
-  (json ? print_json : print_table)(report);
+  (json ? print_techniques_json : print_techniques)(report);
   if (!svg.empty()) {
     const std::string name = shape ? shape->name : config.model.empty() ? "toy" : config.model;
     std::ofstream file(svg);
@@ -95,7 +96,7 @@ void add_bench_techniques(CLI::App& bench, Command& chosen) {
   flags.value("--input-len", state.options.input_len,
               "most tokens of a prompt; the least are an eighth (default: 64, on a GPU 512)", length);
   flags.value("--output-len", state.options.output_len,
-              "most tokens of an output; the least are an eighth (default: 24, on a GPU 128)", length);
+              "most tokens of an output; the least are an eighth (default: 16, on a GPU 128)", length);
   flags.shown("--seed", state.options.seed, "of lengths and tokens");
   flags.on("--json", state.json, "print one JSON object; null: not measured");
   flags.value("--svg", state.svg, "a file for a drawing of it");

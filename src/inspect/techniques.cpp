@@ -72,7 +72,7 @@ class TechniqueBench {
     settle(options_.num_prompts, 24, 64);
     settle(options_.batch, 8, 16);
     settle(options_.input_len, 64, 512);
-    settle(options_.output_len, 24, 128);
+    settle(options_.output_len, 16, 128);
     const ModelFiles model = options.open();
     capacity_ = plan_capacity(options.engine, model.config, 0, model.open_formats().get());
     report_.dtype = to_string(capacity_.config.dtype);

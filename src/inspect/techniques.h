@@ -19,7 +19,7 @@ struct TechniqueOptions {
   EngineConfig engine;  // what computes, and in which numbers; the rows decide the rest
   std::function<ModelFiles()> open;
   // Requests, sequences that the cache has memory for at their longest, and the most tokens of a prompt and
-  // of an output, of which the least are an eighth. 0: 24, 8, 64 and 24; on a GPU 64, 16, 512 and 128.
+  // of an output, of which the least are an eighth. 0: 24, 8, 64 and 16; on a GPU 64, 16, 512 and 128.
   int num_prompts = 0, batch = 0, input_len = 0, output_len = 0;
   std::uint64_t seed = 0;                                                     // of lengths and tokens
   std::function<void(std::size_t done, std::size_t total)> on_progress = {};  // rows
