@@ -148,7 +148,7 @@ TEST(BenchTechniquesTest, WrongFlagsAreMistakes) {
   expect("--batch 0", "--batch");
   expect("--num-prompts 4", "--batch is 8; there are 4 requests");
   expect("--input-len 7", "--input-len");
-  expect("--input-len 300", "8 times --input-len, and --output-len, are 2424 tokens; the context is 2048");
+  expect("--input-len 300", "8 times --input-len, and --output-len, are 2416 tokens; the context is 2048");
   expect("--output-len x", "--output-len");
   expect("--block-size 32", "--block-size");
   expect("--quantization int8", "--quantization");

@@ -204,7 +204,7 @@ TEST(TechniquesTest, WhatCannotBeMeasuredIsRefusedByName) {
   expect_error([&] { measure(small_shape(), [](auto& o) { o.num_prompts = 4; }); },
                {"--batch is 8", "4 requests"});
   expect_error([&] { measure(small_shape(), [](auto& o) { o.input_len = 60000; }); },
-               {"--input-len", "480024 tokens", "context is"});
+               {"--input-len", "480016 tokens", "context is"});
   expect_error([&] { measure(small_shape("Lfm2ForCausalLM", R"({"full_attn_idxs": [1]})"), [](auto&) {}); },
                {"Lfm2ForCausalLM", "state of fixed size"});
 }
