@@ -267,6 +267,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   add_latency(*command, chosen);
   auto [flags, agent] = add_command<AgentBench>(*command, chosen, "agent", "Conversations of many turns");
   agent.add_to(flags);
+  add_bench_techniques(*command, chosen);
   add_bench_serve(*command, chosen);
   add_bench_costs(*command, chosen);
 }

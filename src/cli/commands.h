@@ -17,8 +17,9 @@ void add_chat(CLI::App& app, Command& chosen);
 void add_generate(CLI::App& app, Command& chosen);
 void add_serve(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
-void add_bench_serve(CLI::App& bench, Command& chosen);  // a subcommand of bench
-void add_bench_costs(CLI::App& bench, Command& chosen);  // another one
+void add_bench_serve(CLI::App& bench, Command& chosen);  // subcommands of bench
+void add_bench_costs(CLI::App& bench, Command& chosen);
+void add_bench_techniques(CLI::App& bench, Command& chosen);
 void add_simulate(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
 void add_quantize(CLI::App& app, Command& chosen);

@@ -72,13 +72,17 @@ void add_device_options(Flags flags, EngineConfig& config) {
 
 }  // namespace
 
-void EngineOptions::add_to(Flags flags) {
+void EngineOptions::add_model_to(Flags flags) {
   flags.value(
       "MODEL", config.model,
       "Hugging Face checkpoint directory, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B (default: the "
       "bundled model)");
   add_source_options(flags, source);
   add_device_options(flags, config);
+}
+
+void EngineOptions::add_to(Flags flags) {
+  add_model_to(flags);
   flags.shown("--max-num-seqs", config.max_num_seqs, "sequences that run at once");
   flags.value("--max-num-batched-tokens", config.max_num_batched_tokens,
               "tokens computed in one step (default: 2048 on a CPU, 8192 on a GPU)");

@@ -26,6 +26,7 @@ struct EngineOptions {
   std::optional<Shape> shape;  // random weights of that shape, instead of MODEL
 
   void add_to(Flags flags);
+  void add_model_to(Flags flags);  // of these: MODEL and what computes
   void add_shape_to(Flags flags);  // --shape
   // Finds MODEL, of which config.model is the directory then, and opens it; or makes what --shape names.
   ModelFiles open();

@@ -1,7 +1,6 @@
 #include "inspect/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <limits>
@@ -13,31 +12,19 @@
 namespace quire {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 double ratio(double amount, double by) { return by > 0 && amount > 0 ? amount / by : kNotMeasured; }
-
-using Times = std::vector<Clock::time_point>;  // of an output: its submission, then each token
 
 // What the callers of all rounds saw.
 struct Latencies {
   std::vector<double> first_token_ms;
   std::vector<double> between_tokens_ms;
 
-  void add(const Times& times) {
+  void add(const std::vector<BenchClock::time_point>& times) {
     for (std::size_t i = 1; i < times.size(); ++i)
       (i == 1 ? first_token_ms : between_tokens_ms).push_back(1e3 * seconds_between(times[i - 1], times[i]));
   }
-};
-
-struct Round {
-  double seconds = 0;         // from the first submission to the last answer
-  std::vector<Times> tokens;  // [requests, num_outputs]
 };
 
 EngineRequest make_request(const RequestSize& size, const BenchOptions& options, int vocab_size,
@@ -55,47 +42,12 @@ EngineRequest make_request(const RequestSize& size, const BenchOptions& options,
   return request;
 }
 
-// Submits the requests of one round, waits for them, and takes the times at which their tokens come.
-// on_token: on the output thread; may be empty.
-Round run_round(Engine& engine, const BenchOptions& options, std::span<const RequestSize> sizes,
-                std::mt19937_64& random, const std::function<void()>& on_token = {}) {
-  const auto num_outputs = static_cast<std::size_t>(options.num_outputs);
+std::vector<EngineRequest> make_requests(Engine& engine, const BenchOptions& options,
+                                         std::span<const RequestSize> sizes, std::mt19937_64& random) {
   std::vector<EngineRequest> requests;
   for (const RequestSize& size : sizes)
     requests.push_back(make_request(size, options, engine.config().spec.vocab_size, random));
-  Round round;
-  round.tokens.resize(sizes.size() * num_outputs);
-  std::mutex mutex;
-  std::condition_variable done;
-  std::size_t unfinished = sizes.size();  // guarded by mutex, as are the next two
-  std::string error;
-  const Clock::time_point start = Clock::now();
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const auto outputs = std::span(round.tokens).subspan(i * num_outputs, num_outputs);
-    for (Times& times : outputs) times.push_back(Clock::now());
-    requests[i].on_update = [&, outputs](const RequestUpdate& update) {
-      const Clock::time_point now = Clock::now();
-      Times& times = outputs[static_cast<std::size_t>(update.output.index)];
-      if (update.output.token_ids.size() >= times.size()) {
-        times.push_back(now);
-        if (on_token) on_token();
-      }
-      if (!update.output.finished()) return;
-      const std::lock_guard lock(mutex);
-      if (!update.output.error.empty()) error = update.output.error;
-      if (update.output.finish_reason == FinishReason::kStop)
-        error = format_text("an output was complete after {} tokens; a schema that never is would do",
-                            update.output.token_ids.size());
-      if (!update.finished) return;
-      round.seconds = seconds_between(start, now);
-      if (--unfinished == 0) done.notify_all();  // under the lock: all this may be gone right after
-    };
-    engine.submit(std::move(requests[i]));
-  }
-  std::unique_lock lock(mutex);
-  done.wait(lock, [&] { return unfinished == 0; });
-  if (!error.empty()) fail("bench: {}", error);
-  return round;
+  return requests;
 }
 
 // Steps with prompt tokens and steps without, added up.
@@ -169,7 +121,7 @@ void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& rando
     size = {std::min(size.prompt_tokens, kLargest.prompt_tokens),
             std::min(size.output_tokens, kLargest.output_tokens)};
   }
-  run_round(engine, options, sizes, random);
+  run_round(engine, make_requests(engine, options, sizes, random));
 }
 
 int longest_request(const std::vector<RequestSize>& requests) {
@@ -180,6 +132,64 @@ int longest_request(const std::vector<RequestSize>& requests) {
 }
 
 }  // namespace
+
+double seconds_between(BenchClock::time_point from, BenchClock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::function<void()>& on_token,
+                std::size_t at_once) {
+  constexpr std::size_t kUnderWay = 3;  // times: of the submission and of two tokens
+  at_once = std::min(at_once, requests.size());
+  Round round;
+  std::size_t num_outputs = 0, num_first = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (i == at_once) num_first = num_outputs;
+    num_outputs += static_cast<std::size_t>(requests[i].params.n);
+  }
+  round.outputs.resize(num_outputs);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t unfinished = requests.size(), under_way = 0;  // guarded by mutex, as is the next one
+  std::string error;
+  auto output = round.outputs.begin();
+  const BenchClock::time_point start = BenchClock::now();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (i == at_once) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return under_way == num_first || unfinished + at_once == requests.size(); });
+    }
+    const std::span<TimedOutput> outputs(output, static_cast<std::size_t>(requests[i].params.n));
+    output += requests[i].params.n;
+    for (TimedOutput& own : outputs) own.times.push_back(BenchClock::now());
+    requests[i].on_update = [&, outputs](const RequestUpdate& update) {
+      const BenchClock::time_point now = BenchClock::now();
+      TimedOutput& own = outputs[static_cast<std::size_t>(update.output.index)];
+      const bool has_token = update.output.token_ids.size() >= own.times.size();
+      if (has_token) {
+        own.times.push_back(now);
+        if (on_token) on_token();
+      }
+      const std::lock_guard lock(mutex);
+      if (has_token && own.times.size() == kUnderWay && ++under_way == num_first) changed.notify_all();
+      if (!update.output.finished()) return;
+      own.tokens = update.output.token_ids;
+      if (!update.output.error.empty()) error = update.output.error;
+      if (update.output.finish_reason == FinishReason::kStop)
+        error = format_text("an output was complete after {} tokens; a schema that never is would do",
+                            update.output.token_ids.size());
+      if (!update.finished) return;
+      round.seconds = seconds_between(start, now);
+      --unfinished;
+      changed.notify_all();  // under the lock: all this may be gone right after
+    };
+    engine.submit(std::move(requests[i]));
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return unfinished == 0; });
+  if (!error.empty()) fail("bench: {}", error);
+  return round;
+}
 
 double percentile(std::vector<double> values, double fraction) {
   if (values.empty()) return kNotMeasured;
@@ -277,19 +287,19 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   Latencies latencies;
   double seconds = 0;
   for (int i = 0; i < options.rounds; ++i) {
-    const Round round = run_round(engine, options, options.requests, random, [&] {
+    const Round round = run_round(engine, make_requests(engine, options, options.requests, random), [&] {
       ++done;
       if (options.on_progress) options.on_progress(done, total);
     });
     seconds += round.seconds;
-    for (const Times& times : round.tokens) latencies.add(times);
+    for (const TimedOutput& output : round.outputs) latencies.add(output.times);
   }
   engine.observe_steps({});
   DecodeProfile profile;
   if (engine.can_profile()) {
     constexpr int kEvery = 8;
     engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
-    run_round(engine, options, options.requests, random);
+    run_round(engine, make_requests(engine, options, options.requests, random));
     engine.observe_steps({});
   }
   const MachineCeiling after = measure_ceiling(engine);
@@ -312,7 +322,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
 }
 
 void answer_requests(Engine& engine, std::span<const RequestSize> sizes, std::mt19937_64& random) {
-  run_round(engine, BenchOptions{}, sizes, random);
+  run_round(engine, make_requests(engine, BenchOptions{}, sizes, random));
 }
 
 }  // namespace quire

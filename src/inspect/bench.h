@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <span>
@@ -77,6 +79,27 @@ MachineCeiling measure_ceiling(Engine& engine);
 // better one counts. Error when a request does not fit, or its structured outputs are complete before its
 // end.
 BenchResult run_bench(const BenchOptions& options, ModelFiles model);
+
+using BenchClock = std::chrono::steady_clock;
+double seconds_between(BenchClock::time_point from, BenchClock::time_point to);
+
+// An output of a request, as its caller saw it come.
+struct TimedOutput {
+  std::vector<TokenId> tokens;
+  std::vector<BenchClock::time_point> times;  // of its submission, then of each token
+};
+
+struct Round {
+  double seconds = 0;                // from the first submission to the last answer
+  std::vector<TimedOutput> outputs;  // [requests, outputs of a request]
+};
+
+// Submits the first `at_once` of the requests, and the others when each output of those has two tokens; waits
+// for all. on_token: on the output thread; may be empty. Error where one ends with an error, or before
+// max_tokens.
+Round run_round(Engine& engine, std::vector<EngineRequest> requests,
+                const std::function<void()>& on_token = {},
+                std::size_t at_once = std::numeric_limits<std::size_t>::max());
 
 // Has an engine answer requests of these sizes, random prompts that come at once. Error where it fails one.
 void answer_requests(Engine& engine, std::span<const RequestSize> sizes, std::mt19937_64& random);

@@ -98,6 +98,68 @@ TEST(BenchAgentTest, WrongFlagsAreMistakes) {
   expect(kSmallAgents.substr(12) + "--vocab-size 100000", "token id");
 }
 
+const std::string kSmallTechniques =
+    "bench techniques --num-prompts 8 --batch 2 --input-len 16 --output-len 16 --cpu-threads 1 ";
+
+TEST(BenchTechniquesTest, JsonHasARowForEachAndTheDrawingIsWritten) {
+  const ProgramResult result =
+      testing::run_shell("cd $(mktemp -d) && " QUIRE_PROGRAM " " + kSmallTechniques +
+                         "--json --svg techniques.svg && cat techniques.svg && rm -r \"$PWD\"");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  const std::size_t end = result.out.find('\n');
+  const json object = json::parse(result.out.substr(0, end));
+  EXPECT_EQ(object.at("dtype"), "bfloat16");
+  ASSERT_EQ(object.at("rows").size(), 16U);
+  using Keys = std::vector<std::string>;
+  int num_agreeing = 0;
+  for (const json& row : object.at("rows")) {
+    EXPECT_EQ(keys_of(row), (Keys{"against", "factor", "figure", "first_token_ms", "kv_cache_bytes",
+                                  "longest_pause_ms", "product_ms", "same_tokens_share", "sequences",
+                                  "skipped", "technique", "tokens_per_s", "weight_bytes", "workload"}));
+    const bool is_measured = row.at("skipped").is_null();
+    EXPECT_EQ(is_measured, row.at(row.at("figure").get<std::string>()).is_number()) << row;
+    EXPECT_EQ(is_measured && !row.at("against").is_null(), row.at("factor").is_number()) << row;
+    num_agreeing += row.at("same_tokens_share") == 1.0 ? 1 : 0;
+  }
+  EXPECT_GE(num_agreeing, 7);
+  EXPECT_TRUE(result.out.substr(end + 1).starts_with("<svg ")) << result.out;
+  EXPECT_TRUE(result.out.ends_with("</svg>\n")) << result.out;
+}
+
+TEST(BenchTechniquesTest, TheTableSaysWhatEachBrings) {
+  const ProgramResult result = run_quire(
+      "bench techniques --num-prompts 2 --batch 1 --input-len 8 --output-len 8 --cpu-isa reference");
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* words : {"\n2 requests at once, up to 8 tokens in and 8 out\n  no KV cache ", " 100.0  x",
+                            " sequences at once\n", " ms pause\n", " not measured: the device has none\n",
+                            " not measured: the device multiplies weights as they lie in the file\n"})
+    EXPECT_NE(result.out.find(words), std::string::npos) << words << "\n" << result.out;
+}
+
+TEST(BenchTechniquesTest, WrongFlagsAreMistakes) {
+  const auto expect = [](const std::string& flags, const std::string& message) {
+    const ProgramResult result = run_quire("bench techniques " + flags);
+    EXPECT_EQ(result.code, 2) << flags;
+    EXPECT_EQ(result.out, "") << flags;
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  expect("--batch 0", "--batch");
+  expect("--num-prompts 4", "--batch is 8; there are 4 requests");
+  expect("--input-len 7", "--input-len");
+  expect("--input-len 300", "8 times --input-len, and --output-len, are 2416 tokens; the context is 2048");
+  expect("--output-len x", "--output-len");
+  expect("--block-size 32", "--block-size");
+  expect("--quantization int8", "--quantization");
+  expect("--no-enable-prefix-caching", "--no-enable-prefix-caching");
+  expect("--device tpu", "tpu");
+  expect("--shape qwen9", "qwen9");
+  expect("--shape lfm2-350m", "state of fixed size");
+  expect("--svg /nowhere/at/all.svg", "--svg: cannot write /nowhere/at/all.svg");
+  expect("/nowhere/at/all", "/nowhere/at/all");
+}
+
 TEST(PlanCommandTest, JsonAddsUp) {
   const ProgramResult result =
       run_quire("plan --shape qwen3-0.6b --memory 4GiB --kv-cache-memory 1GiB --json");
