@@ -67,7 +67,6 @@ struct RoundedCache {
 constexpr RoundedCache kRoundedCaches[] = {
     {"bloom-alibi", 0.025, 0.0537},
     {"bloom-heads", 0.0261, 0.0528},
-    {"bloom-hub", 0.025, 0.0537},
     {"cohere2", 0.0404, 0.0815},
     {"ernie4_5", 0.0889, 0.171},
     {"exaone4", 0.0777, 0.16},
