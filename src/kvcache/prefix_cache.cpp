@@ -23,6 +23,7 @@ PrefixCache::PrefixCache(const BlockPool& pool, const CacheLayout& layout, std::
   buckets_.resize(std::bit_ceil(2 * num_blocks), kNoBlock);
   entries_.resize(num_blocks);
   given_up_.resize(buckets_.size());
+  last_given_up_.resize(buckets_.size());
   last_first_.fill(kNoBlock);
   tokens_.resize(num_blocks * block_size_);
 }
@@ -92,7 +93,14 @@ CacheEnd PrefixCache::end_before(const Key& missing, int position) const {
 }
 
 bool PrefixCache::was_given_up(std::uint64_t key_hash) const {
-  if (given_up_[bucket(key_hash)] == key_hash) return true;
+  const auto is_kept = [this](std::uint64_t number) {
+    return number > 0 && number + given_up_.size() > num_given_up_;
+  };
+  for (auto number = last_given_up_[bucket(key_hash)]; is_kept(number);) {
+    const GivenUp& gone = given_up_[number % given_up_.size()];
+    if (gone.hash == key_hash) return true;
+    number = gone.before;
+  }
   for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock; block = entry(block).next)
     if (entry(block).hash == key_hash && !contains(block)) return true;
   return false;
@@ -136,7 +144,9 @@ void PrefixCache::erase(BlockId block) {
   BlockId* place = &buckets_[bucket(gone.hash)];
   while (*place != block) place = &entry(*place).next;
   *place = gone.next;
-  given_up_[bucket(gone.hash)] = gone.hash;
+  std::uint64_t& last = last_given_up_[bucket(gone.hash)];
+  given_up_[++num_given_up_ % given_up_.size()] = {gone.hash, last};
+  last = num_given_up_;
   gone = {};
 }
 

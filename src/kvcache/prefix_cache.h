@@ -79,6 +79,11 @@ class PrefixCache {
     // That was entered last behind it. Its block may have become something else since.
     BlockId last_child = kNoBlock;
   };
+  // The key of an entry that is gone. Such entries are numbered from 1 as they go.
+  struct GivenUp {
+    std::uint64_t hash = 0;
+    std::uint64_t before = 0;  // the number of the last one before with the same bucket; 0: none
+  };
 
   std::uint64_t hash(const Key& key) const;
   std::size_t bucket(std::uint64_t key_hash) const { return key_hash & (buckets_.size() - 1); }
@@ -108,11 +113,13 @@ class PrefixCache {
   std::size_t lane_;  // whose block stands for its row
   std::uint64_t seed_;
   std::uint64_t hash_mask_;
-  std::vector<BlockId> buckets_;         // the first block of each chain; a power of two of them
-  std::vector<Entry> entries_;           // [num_blocks]
-  std::vector<TokenId> tokens_;          // [num_blocks, block_size]
-  std::vector<std::uint64_t> given_up_;  // by bucket: the hash of the key of an entry that is gone
-  std::array<BlockId, 64> last_first_;   // by salt: as Entry::last_child, before the first row
+  std::vector<BlockId> buckets_;              // the first block of each chain; a power of two of them
+  std::vector<Entry> entries_;                // [num_blocks]
+  std::vector<TokenId> tokens_;               // [num_blocks, block_size]
+  std::vector<GivenUp> given_up_;             // a ring, by number
+  std::vector<std::uint64_t> last_given_up_;  // by bucket: its number
+  std::uint64_t num_given_up_ = 0;
+  std::array<BlockId, 64> last_first_;  // by salt: as Entry::last_child, before the first row
 };
 
 }  // namespace quire

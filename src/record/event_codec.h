@@ -28,7 +28,11 @@ struct EventFormat {
 class EventWriter final : public SchedulerObserver {
  public:
   EventWriter(const EventFormat& format, std::uint64_t secret)
-      : format_(format), names_(format.block_size, secret) {}
+      : format_(format), names_(format.block_size, secret) {
+    out_.reserve(kChunkBytes);
+  }
+
+  static constexpr std::size_t kChunkBytes = 64 << 10;  // from which on a chunk is to be ended
 
   // The time of the events that follow, in microseconds since the recording began; never less than before.
   void set_time(std::uint64_t time) { time_ = time; }

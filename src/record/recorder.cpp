@@ -11,7 +11,6 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kChunkBytes = 64 << 10;
 constexpr std::size_t kMostWaitingBytes = std::size_t{64} << 20;  // for the disk
 constexpr std::chrono::seconds kFlushInterval{1};
 
@@ -75,7 +74,7 @@ void Recorder::record(const Event& event) {
   const auto time = std::chrono::steady_clock::now() - start_;
   writer_.set_time(static_cast<std::uint64_t>(std::chrono::duration_cast<microseconds>(time).count()));
   event(writer_);
-  if (writer_.chunk().size() >= kChunkBytes) seal();
+  if (writer_.chunk().size() >= EventWriter::kChunkBytes) seal();
 }
 
 // The chunk in the making is whole.

@@ -119,6 +119,16 @@ TEST(CacheEndTest, WhatMadeRoomForOthersIsCalledEvicted) {
   }
 }
 
+TEST(CacheEndTest, AsManyEvictedBlocksAsTheCacheHasAreAllRemembered) {
+  constexpr int kNumBlocks = 64;
+  Sequences sequences(kNumBlocks);
+  for (int i = 0; i < 42; ++i) sequences.run(counted(28, 1000 * i));  // 126 whole blocks
+  for (int i = 0; i < 20; ++i) {
+    SCOPED_TRACE(i);
+    expect_end(sequences.run(counted(28, 1000 * i)), 0, Reason::kEvicted);
+  }
+}
+
 TEST(CacheEndTest, APrefixLosesItsTailFirst) {
   Sequences sequences(8);
   sequences.run(counted(40));
