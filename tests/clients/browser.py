@@ -64,11 +64,13 @@ class Page:
             raise AssertionError(f'{script}: {answer["exceptionDetails"]["exception"]["description"]}')
         return answer["result"].get("value")
 
-    def wait(self, script, seconds=20):
-        """Until an expression is true; returns its value."""
+    def wait(self, script, seconds=20, key=None):
+        """Until an expression is true; returns its value. A key is pressed before each look that comes to nothing."""
         deadline = time.monotonic() + seconds
         while not (value := self.run(script)):
             assert time.monotonic() < deadline, f"{script} is {value} after {seconds} s; errors: {self.errors}"
+            if key:
+                self.press(key)
             time.sleep(0.05)
         return value
 
