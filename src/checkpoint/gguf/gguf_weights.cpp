@@ -98,8 +98,8 @@ constexpr ExpertName kExpertNames[] = {
     {"up_proj", "ffn_up_exps"},     {"up_proj", "ffn_gate_up_exps", 2, 1},
     {"down_proj", "ffn_down_exps"}, {"w1", "ffn_gate_exps"},
     {"w3", "ffn_up_exps"},          {"w2", "ffn_down_exps"}};
-constexpr std::string_view kExperts[] = {"mlp.experts.", "block_sparse_moe.experts.", "feed_forward.experts.",
-                                         "experts."};
+constexpr std::string_view kExpertPrefixes[] = {"mlp.experts.", "block_sparse_moe.experts.",
+                                                "feed_forward.experts.", "experts."};
 
 // Takes "NUMBER." off the front; -1: there is none.
 int take_number(std::string_view& name) {
@@ -166,7 +166,7 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
       return {.name = format_text("blk.{}.{}", layer, to), .is_tiled = is_tiled, .is_decay = to == "ssm_a"};
   cut_suffix();
   const auto spelled = [&](std::string_view to) { return format_text("blk.{}.{}{}", layer, to, suffix); };
-  for (const std::string_view experts : kExperts)
+  for (const std::string_view experts : kExpertPrefixes)
     if (take_prefix(module, experts)) return find_expert(module, std::string(name), spelled);
   Stored stored{std::string(name)};
   for (const auto& [from, to] : kLayerNames) {
