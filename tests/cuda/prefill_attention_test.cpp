@@ -94,6 +94,19 @@ TEST_P(PrefillAttentionTest, EqualsTheReferenceOnLongChunks) {
   expect_equal({7, 1, 64, 64}, {{0, 1000}, {4097, 300}});
 }
 
+// Fewer tiles than multiprocessors, so that several blocks of threads share one's keys; of short sequences
+// some find none.
+TEST_P(PrefillAttentionTest, EqualsTheReferenceOnFewTokensBehindLongPrefixes) {
+  for (const PagedShape& shape :
+       {PagedShape{16, 4, 256, 16}, PagedShape{16, 8, 128, 16}, PagedShape{7, 1, 64, 64},
+        PagedShape{3, 3, 80, 32}, PagedShape{6, 2, 96, 8}}) {
+    expect_equal(shape, {{5000, 9}, {0, 2}, {3000, 1}, {2047, 40}, {4095, 2}});
+    expect_equal(shape, {{6143, 130}}, {.sinks = true});
+  }
+  expect_equal({16, 4, 256, 16}, {{4100, 33}, {0, 300}}, {.window = 2100, .cap = 5});
+  expect_equal({8, 2, 128, 16}, {{5000, 70}, {900, 1}}, {.window = 2048, .sinks = true});
+}
+
 TEST_P(PrefillAttentionTest, EqualsTheReferenceWithinAWindow) {
   for (const PagedShape& shape :
        {PagedShape{8, 2, 128, 16}, PagedShape{6, 2, 64, 8}, PagedShape{3, 3, 80, 32},

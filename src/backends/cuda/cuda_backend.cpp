@@ -282,7 +282,7 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
   if (!has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
-  return prefill_start(shape) + prefill_workspace_bytes(shape, context_.num_sms);
+  return prefill_start(shape) + prefill_workspace_bytes(shape, context_.num_sms, prefill_of());
 }
 
 std::size_t CudaBackend::prefill_start(const AttentionShape& shape) const {
@@ -290,7 +290,8 @@ std::size_t CudaBackend::prefill_start(const AttentionShape& shape) const {
 }
 
 Tensor CudaBackend::prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const {
-  return slice(workspace, prefill_start(shape), prefill_workspace_bytes(shape, context_.num_sms));
+  return slice(workspace, prefill_start(shape),
+               prefill_workspace_bytes(shape, context_.num_sms, prefill_of()));
 }
 
 std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const AttentionBatch& batch,

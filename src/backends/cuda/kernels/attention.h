@@ -56,7 +56,8 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
 // depends on its position alone, not on the batch, nor on how the sequence was cut into chunks. The others'
 // rows are left alone.
 enum class PrefillOf { kChunks, kAllInFixedOrder };
-std::size_t prefill_workspace_bytes(const AttentionShape& shape, int num_sms);
+std::size_t prefill_workspace_bytes(const AttentionShape& shape, int num_sms,
+                                    PrefillOf of = PrefillOf::kChunks);
 void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
                   const Tensor& workspace, PrefillOf of = PrefillOf::kChunks);
 void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,

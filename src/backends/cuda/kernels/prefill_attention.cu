@@ -2,6 +2,7 @@
 // rows that the batch's sequences make: the longest sequence first, and its last tokens first, so that the
 // last tiles to start are short, and that tiles which run at the same time read the same keys, out of L2. One
 // block of threads; reads 12 bytes a sequence, writes 16 a tile.
+#include <algorithm>
 #include <bit>
 
 #include "backends/cuda/kernels/prefill_attention.h"
@@ -11,6 +12,9 @@ namespace {
 
 constexpr int kPlanThreads = 1024;
 constexpr int kMaxPackedHeads = 16;
+// Pieces of a tile's keys: as many as there are SMs for, and none that takes less time than adding them up.
+constexpr int kMaxPieces = 32;
+constexpr int kLeastKeysOfAPiece = 1024;
 
 // The most query heads that divide the group evenly.
 int packed_heads(const AttentionShape& shape) {
@@ -106,15 +110,31 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
   }
 }
 
+// A tile's pieces, of which all fit on the SMs at once.
+int pieces_of(const LaunchContext& context, const AttentionBatch& batch, const PrefillParams& params) {
+  const int keys = std::min(batch.max_seq_len, params.window) / kLeastKeysOfAPiece;
+  return std::clamp(context.num_sms / max_prefill_work(batch, params), 1, std::clamp(keys, 1, kMaxPieces));
+}
+
+// The plan, and the tiles behind it. Parts follow, aligned for vectors of 8 floats.
+std::size_t plan_bytes(const AttentionShape& shape) {
+  const int tiles = shape.max_num_tokens / tile_tokens(shape) + shape.max_num_seqs;
+  const std::size_t bytes = sizeof(PrefillPlan) + static_cast<std::size_t>(tiles) * sizeof(PrefillTile);
+  return (bytes + 31) / 32 * 32;
+}
+
 }  // namespace
 
 int max_prefill_work(const AttentionBatch& batch, const PrefillParams& params) {
   return (batch.num_tokens / params.tile_tokens + batch.num_sequences) * params.head_tiles;
 }
 
-std::size_t prefill_workspace_bytes(const AttentionShape& shape, int) {
-  const int tiles = shape.max_num_tokens / tile_tokens(shape) + shape.max_num_seqs;
-  return sizeof(PrefillPlan) + static_cast<std::size_t>(tiles) * sizeof(PrefillTile);
+std::size_t prefill_workspace_bytes(const AttentionShape& shape, int num_sms, PrefillOf of) {
+  const bool has_parts = of == PrefillOf::kChunks && is_hopper() &&
+                         std::min(shape.max_seq_len, window_of(shape)) >= 2 * kLeastKeysOfAPiece;
+  const std::size_t parts =
+      has_parts ? static_cast<std::size_t>(num_sms) * PrefillPart::floats(shape.head_dim) : 0;
+  return plan_bytes(shape) + parts * sizeof(float);
 }
 
 void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
@@ -167,9 +187,12 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
 void prefill_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
                        const AttentionShape& shape, PrefillOf of) {
   if (!has_work(batch, of)) return;
-  const PrefillParams params = prefill_params(call, batch, shape, of);
+  PrefillParams params = prefill_params(call, batch, shape, of);
   if (is_hopper()) {
+    if (of == PrefillOf::kChunks) params.pieces = pieces_of(context, batch, params);
+    params.parts = reinterpret_cast<float*>(call.workspace.data_as<std::uint8_t>() + plan_bytes(shape));
     prefill_attention_hopper(context, params, call, batch, shape);
+    if (params.pieces > 1) merge_prefill(context, params, batch, shape, call.q.dtype());
   } else {
     prefill_attention_mma(context, params, batch, shape, call.q.dtype());
   }

@@ -48,6 +48,21 @@ struct PrefillParams {
   const float* key_scales;  // of codes, or null
   const float* value_scales;
   int scale_block_stride, scale_head_stride;
+  int pieces = 1;          // in which each tile's keys are taken, side by side
+  float* parts = nullptr;  // with more than one: PrefillPart by piece of (tile, head tile)
+};
+
+// What a piece leaves of a tile's rows: sums of values by weights that are not divided yet, the highest
+// score in base 2, and the sum of the weights. In floats: sums [kTileRows, head_dim], tops [kTileRows],
+// totals [kTileRows].
+struct PrefillPart {
+  float* sums;
+  float* tops;
+  float* totals;
+
+  static constexpr std::size_t floats(int head_dim) {
+    return static_cast<std::size_t>(kTileRows) * static_cast<std::size_t>(head_dim + 2);
+  }
 };
 
 // How many tiles a batch may have at most, over all heads.
@@ -61,7 +76,11 @@ void prefill_attention_hopper(const LaunchContext& context, const PrefillParams&
                               const AttentionCall& call, const AttentionBatch& batch,
                               const AttentionShape& shape);
 
-// The parameters that prefill_attention passes to either.
+// Adds up the pieces that prefill_attention_hopper left of each tile, and writes out.
+void merge_prefill(const LaunchContext& context, const PrefillParams& params, const AttentionBatch& batch,
+                   const AttentionShape& shape, DType dtype);
+
+// The parameters that prefill_attention passes to either, but for pieces.
 PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
                              const AttentionShape& shape, PrefillOf of = PrefillOf::kChunks);
 

@@ -8,7 +8,8 @@
 // and go over the keys from the last on (only there some are masked); the scores of the next keys are issued
 // before the values of these, so that the softmax runs under matrix products (Shah et al., FlashAttention-3,
 // 2024). Having the warpgroups take turns, as there, cost 5 % at 4k tokens. Where there is a window, they end
-// at the first stage that it reaches.
+// at the first stage that it reaches. Where there are fewer tiles than SMs, several blocks of threads share a
+// tile's keys, and merge_prefill adds up what each leaves.
 //
 // Layout: keys and values of one (block, head) contiguous, q and out rows strided; in shared memory, rows of
 // 64 dimensions (128 bytes), swizzled.
@@ -67,7 +68,7 @@ struct Producer {
     hopper::arrive_expecting(&shared.queries_full[i],
                              S::kChunks * p.packed_heads * p.tile_tokens * kRowBytes);
     for (int c = 0; c < S::kChunks; ++c) {
-      hopper::copy_box(shared.queries[i][c], maps.queries, c * 64, work.head_tile * p.packed_heads,
+      hopper::copy_box(shared.queries[i][c], maps.queries, c * 64, work.head_tile(p) * p.packed_heads,
                        work.tile.row, &shared.queries_full[i]);
     }
     queries.next();
@@ -75,7 +76,7 @@ struct Producer {
 
   __device__ Work work_at(int index, int count) const {
     const auto* tiles = reinterpret_cast<const PrefillTile*>(p.plan + 1);
-    return index < count ? Work{tiles[index / p.head_tiles], index % p.head_tiles} : Work{};
+    return index < count ? Work{tiles[index / (p.head_tiles * p.pieces)], index} : Work{};
   }
 
   // What this block of threads computes next: first the piece of its own number, then whichever is left.
@@ -87,14 +88,16 @@ struct Producer {
   }
 
   __device__ void run() {
-    const int count = p.plan->num_tiles * p.head_tiles;
+    const int count = p.plan->num_tiles * p.head_tiles * p.pieces;
     const bool leads = threadIdx.x == kThreads - 1;  // of a warp that fetches values: they are needed last
     Work work = work_at(blockIdx.x, count);
     for (int next = 0; work.tile.tokens > 0; next ^= 1) {
       if (leads) copy_queries(work);
-      stages.fill_all(KeyRange(p, work), [&] {
+      const auto fetch_next = [&] {
         if (leads) shared.fetched[next] = take_work(count);
-      });
+      };
+      const KeyRange keys(p, work, S::kKeys);
+      keys.empty() ? fetch_next() : stages.fill_all(keys, fetch_next);
       hopper::sync_threads(kProducerBarrier, kWarpgroup);
       work = shared.fetched[next];
     }
@@ -220,19 +223,23 @@ struct Consumer {
     release(&shared.values_free[stage.place]);
   }
 
-  __device__ void compute(const PrefillTile& tile, int head_tile) {
+  __device__ void compute(const Work& work, const KeyRange& keys) {
+    const PrefillTile& tile = work.tile;
     const int row = 64 * group + thread / 32 * 16 + thread % 32 / 4;
     const int last[2] = {last_key(p, tile, row), last_key(p, tile, row + 8)};
     // The first key and the last that all 64 rows see.
     const int all_see_from = last_key(p, tile, 64 * group + 63) - p.window + 1;
     const int all_see = last_key(p, tile, 64 * group);
-    const int end = tile.position + tile.tokens;
-    const int lowest = first_key_of(p, tile) / S::kKeys * S::kKeys;
-    int first_key = (end - 1) / S::kKeys * S::kKeys;
+    const int lowest = keys.begin / S::kKeys * S::kKeys;
+    int first_key = (keys.end - 1) / S::kKeys * S::kKeys;
     float shrink[2];
     softmax = {};
 #pragma unroll
     for (auto& block : sums) block[0] = block[1] = block[2] = block[3] = 0;
+    if (keys.empty()) {
+      release(&shared.queries_free[queries.place]);
+      return write_part<S::kDim>(p, tile, work.index, row, false, sums, softmax);
+    }
 
     hopper::wait(&shared.keys_full[ring.place], ring.parity);
     start_scores(ring.place);
@@ -240,7 +247,7 @@ struct Consumer {
     weigh(first_key, last, true, first_key == lowest, shrink);
     pack_weights();
     hopper::wait(&shared.values_full[ring.place], ring.parity);
-    if (!S::kCodes && end - first_key < S::kKeys) clear_values(ring.place, end - first_key);
+    if (!S::kCodes && keys.end - first_key < S::kKeys) clear_values(ring.place, keys.end - first_key);
 
     Ring<kStages> next = ring;
     next.next();
@@ -267,20 +274,22 @@ struct Consumer {
     start_sums(ring.place);
     finish_sums(ring);
     ring = next;
-    write_rows<T, S::kDim>(p, tile, head_tile, row, sums, softmax);
+    if (p.pieces > 1) return write_part<S::kDim>(p, tile, work.index, row, true, sums, softmax);
+    write_rows<T, S::kDim>(p, tile, work.head_tile(p), row, sums, softmax);
   }
 
   // A tile none of whose rows is this warpgroup's.
-  __device__ void leave(const PrefillTile& tile) {
-    const int end = tile.position + tile.tokens;
-    const int lowest = first_key_of(p, tile) / S::kKeys * S::kKeys;
-    int first_key = (end - 1) / S::kKeys * S::kKeys;
+  __device__ void leave(const KeyRange& keys) {
+    const int lowest = keys.begin / S::kKeys * S::kKeys;
+    int first_key = (keys.end - 1) / S::kKeys * S::kKeys;
     release(&shared.queries_free[queries.place]);
+    if (keys.empty()) return;
     for (bool is_first = true; first_key >= lowest; first_key -= S::kKeys, is_first = false, ring.next()) {
       hopper::wait(&shared.keys_full[ring.place], ring.parity);
       release(&shared.keys_free[ring.place]);
       hopper::wait(&shared.values_full[ring.place], ring.parity);
-      if (is_first && !S::kCodes && end - first_key < S::kKeys) clear_values(ring.place, end - first_key);
+      if (is_first && !S::kCodes && keys.end - first_key < S::kKeys)
+        clear_values(ring.place, keys.end - first_key);
       release(&shared.values_free[ring.place]);
     }
   }
@@ -294,7 +303,7 @@ struct Consumer {
     share(work.tile.tokens);
     share(work.tile.position);
     share(work.tile.table_row);
-    share(work.head_tile);
+    share(work.index);
     return work;
   }
 
@@ -303,12 +312,13 @@ struct Consumer {
       hopper::wait(&shared.queries_full[queries.place], queries.parity);
       const Work work = read_work();
       if (work.tile.tokens == 0) return;
+      const KeyRange keys(p, work, S::kKeys);
       if (64 * group >= work.tile.tokens * p.packed_heads) {
-        leave(work.tile);
+        leave(keys);
         continue;
       }
       if constexpr (kNarrowsQueries<T, S>) narrow_queries();
-      compute(work.tile, work.head_tile);
+      compute(work, keys);
     }
   }
 };
@@ -388,7 +398,7 @@ void launch_shape(const LaunchContext& context, const PrefillParams& params, con
   PrefillParams scaled = params;
   if (kNarrowsQueries<T, S>)
     (params.scale.inner != 0 ? scaled.scale.inner : scaled.scale.outer) /= kQueryFactor;
-  const int grid = std::min(context.num_sms, max_prefill_work(batch, params));
+  const int grid = std::min(context.num_sms, max_prefill_work(batch, params) * params.pieces);
   launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, scaled);
 }
 

@@ -162,6 +162,36 @@ __device__ inline void transpose_quad(std::uint32_t (&words)[4]) {
   }
 }
 
+__device__ inline PrefillPart part_of(const PrefillParams& p, int index, int head_dim) {
+  float* const sums = p.parts + index * PrefillPart::floats(head_dim);
+  float* const tops = sums + kTileRows * head_dim;
+  return {sums, tops, tops + kTileRows};
+}
+
+// Leaves the rows of a lane to merge_prefill. Of a piece without keys the sums are not written.
+template <int kDim, int kBlocks>
+__device__ void write_part(const PrefillParams& p, const PrefillTile& tile, int index, int row, bool has_keys,
+                           const float (&sums)[kBlocks][4], const SoftmaxRows& softmax) {
+  const PrefillPart part = part_of(p, index, kDim);
+  const int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int at = row + 8 * r;
+    const float total = quad_sum(softmax.total[r]);
+    if (at >= tile.tokens * p.packed_heads) continue;
+    if (lane == 0) {
+      part.tops[at] = softmax.top[r] * p.scale.outer;
+      part.totals[at] = total;
+    }
+    if (!has_keys) continue;
+#pragma unroll
+    for (int b = 0; b < kDim / 8; ++b) {
+      auto* to = reinterpret_cast<float2*>(part.sums + at * kDim + 8 * b + 2 * lane);
+      *to = make_float2(sums[b][2 * r], sums[b][2 * r + 1]);
+    }
+  }
+}
+
 // Divides the sums [16 rows, kDim] by the rows' totals, sinks included, and writes the rows that are a
 // token's. `row`: the tile's row of r = 0. Every lane writes 16 bytes at a time.
 template <typename T, int kDim, int kBlocks>

@@ -28,7 +28,9 @@ struct Shape {
 
 struct Work {
   PrefillTile tile;  // no tokens: there is no more work
-  int head_tile;
+  int index;         // of the piece: [tiles, head tiles, pieces]
+
+  __device__ int head_tile(const PrefillParams& p) const { return index / p.pieces % p.head_tiles; }
 };
 
 // Codes on their way: each lane's own, 16 at a time. A warp has half a stage's rows, in steps in which kLanes
@@ -78,16 +80,23 @@ struct Ring {
   }
 };
 
-// The keys [begin, end) that a tile's tokens see, and where they are.
+// The keys [begin, end) that a tile's tokens see, or a piece of them in whole stages, and where they are.
 struct KeyRange {
   const int* table;
   int kv_head, begin, end;
 
-  __device__ KeyRange(const PrefillParams& p, const Work& work)
+  __device__ KeyRange(const PrefillParams& p, const Work& work, int stage_keys)
       : table(p.block_tables + work.tile.table_row * p.table_stride),
-        kv_head(work.head_tile * p.packed_heads / p.group),
+        kv_head(work.head_tile(p) * p.packed_heads / p.group),
         begin(first_key_of(p, work.tile)),
-        end(work.tile.position + work.tile.tokens) {}
+        end(work.tile.position + work.tile.tokens) {
+    if (p.pieces == 1) return;
+    const int first = begin / stage_keys, stages = (end - 1) / stage_keys + 1 - first;
+    const int piece = work.index % p.pieces;
+    begin = max(begin, (first + stages * piece / p.pieces) * stage_keys);
+    end = min(end, (first + stages * (piece + 1) / p.pieces) * stage_keys);
+  }
+  __device__ bool empty() const { return begin >= end; }
 };
 
 // One of the four warps that fill stages: two with keys, two with values, since each can start few copies at
