@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <span>
 
 #include "record/recorder.h"
 #include "record/replayer.h"
@@ -197,10 +198,9 @@ TEST(RecordingTest, WhatIsNoRecordingIsRefusedByName) {
   const TempDir directory;
   const std::string path = directory.path() / "recording";
   const auto message = [&](std::string_view text) {
-    std::vector<std::byte> bytes(text.size());
-    std::memcpy(bytes.data(), text.data(), text.size());
+    const auto bytes = std::as_bytes(std::span(text));
     try {
-      const Recording recording(std::move(bytes), "F");
+      const Recording recording(std::vector(bytes.begin(), bytes.end()), "F");
       Counts counts;
       recording.read(counts);
       return std::string("none");
