@@ -182,8 +182,9 @@ TEST(TechniquesTest, EveryRowHasTheTokensAndTheFigureThatItIsAbout) {
   EXPECT_LT(rows.at("8-bit weights").value("weight_bytes"),
             rows.at("bfloat16 weights").value("weight_bytes"));
   // The reference fills groups up to 128 columns, which are more than this model has.
-  if (packs)
+  if (packs) {
     EXPECT_LT(rows.at("4-bit weights").value("weight_bytes"), rows.at("8-bit weights").value("weight_bytes"));
+  }
 }
 
 // As a loop does that is wrong: the fourth model opened, that of static batches, is another one.
