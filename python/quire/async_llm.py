@@ -131,27 +131,25 @@ class AsyncLLM:
         self._tags: dict[str, int] = {}
         self._finalizer = weakref.finalize(self, self._pump.stop)
 
-    async def generate(self, prompt: PromptType, sampling_params: Optional[SamplingParams] = None,
-                       request_id: Optional[str] = None, lora_request: None = None, *, priority: int = 0,
-                       timeout: Optional[float] = None) -> AsyncGenerator[RequestOutput, None]:
+    def generate(self, prompt: PromptType, sampling_params: Optional[SamplingParams] = None,
+                 request_id: Optional[str] = None, lora_request: None = None, *, priority: int = 0,
+                 timeout: Optional[float] = None) -> AsyncGenerator[RequestOutput, None]:
         """Continues a prompt. Yields as `sampling_params.output_kind` says: each time all so far, or what is new,
         or the end alone. The last one has `finished`. A generator that is closed or cancelled ends its request."""
         refuse_unsupported("AsyncLLM.generate", {"lora_request": lora_request}, {})
-        async for output in self._stream(read_prompt(prompt), sampling_params, request_id, priority, timeout):
-            yield output
+        return self._stream(read_prompt(prompt), sampling_params, request_id, priority, timeout)
 
-    async def chat(self, messages: Sequence[Mapping[str, Any]], sampling_params: Optional[SamplingParams] = None,
-                   request_id: Optional[str] = None, *, chat_template: Optional[str] = None,
-                   add_generation_prompt: bool = True, continue_final_message: bool = False,
-                   tools: Optional[Sequence[dict[str, Any]]] = None,
-                   chat_template_kwargs: Optional[Mapping[str, Any]] = None, priority: int = 0,
-                   timeout: Optional[float] = None) -> AsyncGenerator[RequestOutput, None]:
+    def chat(self, messages: Sequence[Mapping[str, Any]], sampling_params: Optional[SamplingParams] = None,
+             request_id: Optional[str] = None, *, chat_template: Optional[str] = None,
+             add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Optional[Sequence[dict[str, Any]]] = None,
+             chat_template_kwargs: Optional[Mapping[str, Any]] = None, priority: int = 0,
+             timeout: Optional[float] = None) -> AsyncGenerator[RequestOutput, None]:
         """Answers a conversation, as `LLM.chat` and `generate` do."""
         ids = self._core.tokenizer.apply_chat_template(
             messages, tools, chat_template=chat_template, add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message, **dict(chat_template_kwargs or {}))
-        async for output in self._stream(Prompt(None, ids, ""), sampling_params, request_id, priority, timeout):
-            yield output
+        return self._stream(Prompt(None, ids, ""), sampling_params, request_id, priority, timeout)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request: its generator yields what there is, with finish_reason "abort"."""

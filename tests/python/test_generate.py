@@ -63,12 +63,17 @@ def test_sampling_params_may_be_one_each(llm):
         llm.generate(PROMPTS, params[:2], use_tqdm=False)
 
 
-def test_a_seed_makes_samples_repeatable_and_n_outputs_differ(llm):
-    params = SamplingParams(n=3, temperature=1.0, top_p=0.95, seed=7, max_tokens=10)
-    first, second = (llm.generate(PROMPTS[1], params, use_tqdm=False)[0] for _ in range(2))
-    assert [one.token_ids for one in first.outputs] == [one.token_ids for one in second.outputs]
-    assert [one.index for one in first.outputs] == [0, 1, 2]
-    assert len({tuple(one.token_ids) for one in first.outputs}) == 3
+def test_a_seed_makes_samples_repeatable_and_each_of_n_has_its_own(llm):
+    def sample(n, seed):
+        params = SamplingParams(n=n, temperature=2.0, seed=seed, max_tokens=10)
+        [output] = llm.generate(PROMPTS[1], params, use_tqdm=False)
+        assert [one.index for one in output.outputs] == list(range(n))
+        return [one.token_ids for one in output.outputs]
+
+    three = sample(3, 7)
+    assert three == sample(3, 7)
+    assert three == [sample(1, seed)[0] for seed in (7, 8, 9)]
+    assert len(set(map(tuple, three))) > 1
 
 
 def test_without_parameters_the_model_authors_hold(llm):
@@ -140,7 +145,7 @@ def test_a_mistake_is_a_value_error_and_nothing_runs(llm, greedy):
         llm.generate(["a", "word " * 600], greedy, use_tqdm=False)
     with pytest.raises(ValueError, match="prompt 1 is empty"):
         llm.generate([[]], greedy, use_tqdm=False)
-    with pytest.raises(ValueError, match="ids are from 0"):
+    with pytest.raises(ValueError, match="has token id 1000000"):
         llm.generate([[10**6]], greedy, use_tqdm=False)
     with pytest.raises(ValueError, match="logprobs"):
         llm.generate("a", SamplingParams(logprobs=100), use_tqdm=False)

@@ -17,7 +17,7 @@ from quire import LLM, EngineError, SamplingParams
 
 START = """
 import os, signal, sys, threading, time
-from quire import LLM, AsyncLLM, ForkError, SamplingParams
+from quire import LLM, AsyncLLM, EngineError, ForkError, SamplingParams
 llm = LLM(max_model_len=512, max_num_seqs=4)
 endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
 """
@@ -105,7 +105,12 @@ def test_a_forked_child_is_told_and_may_have_an_engine_of_its_own():
 
 @pytest.mark.parametrize("body", [
     "pass",
-    "threading.Thread(target=llm.generate, args=(['a'] * 8, endless), daemon=True).start(); time.sleep(0.1)",
+    "def work():\n"
+    "    try:\n"
+    "        llm.generate(['a'] * 64, endless, use_tqdm=False)\n"
+    "    except EngineError:\n"
+    "        pass\n"
+    "threading.Thread(target=work, daemon=True).start(); time.sleep(0.1)",
     "sys.exit(0)",
     "import gc; keep = [llm]; keep.append(keep)",
     "engine = AsyncLLM(max_model_len=128, max_num_seqs=1)",
