@@ -22,7 +22,7 @@ pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --w
   -C build-dir="$work/build" -C cmake.define.QUIRE_BUILD_TREE="$tree"
 # CUDA's libraries come from the system, or from NVIDIA's packages (the extra "cuda").
 rm -rf "$out"
-auditwheel --quiet repair --plat manylinux_2_36_x86_64 --wheel-dir "$out" --exclude 'libcuda.so*' \
+auditwheel repair --plat manylinux_2_36_x86_64 --wheel-dir "$out" --exclude 'libcuda.so*' \
   --exclude 'libcublas*' --exclude 'libnccl*' "$work"/*.whl
 wheel=$(echo "$out"/*.whl)
 
