@@ -19,8 +19,8 @@ def refuse_unknown(where: str, given: Collection[str], known: Collection[str], u
 
 
 def refuse_unsupported(where: str, given: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:
-    """TypeError for an argument of vLLM's that has another value than the one that changes nothing."""
+    """TypeError for an argument that has another value than the one that changes nothing: vLLM knows others."""
     for name, value in given.items():
         if value is None or value == neutral.get(name):
             continue
-        raise TypeError(f"{where}: {name}={value!r} is vLLM's, and not supported by Quire")
+        raise TypeError(f"{where}: {name}={value!r} is not supported by Quire")

@@ -147,13 +147,15 @@ class _Owned:
 
     def release(self, users: int) -> None:
         """One user fewer, or, with 0, it is to be freed: by whoever is the last."""
+        if os.getpid() != self.process:  # where nobody may let the lock go
+            return
         with self.lock:
             self.users -= users
             self.closed = self.closed or users == 0
             pointer = self.pointer if self.closed and self.users == 0 else None
             if pointer is not None:
                 self.pointer = None
-        if pointer is not None and os.getpid() == self.process:
+        if pointer is not None:
             getattr(_library, self.free)(pointer)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal, Optional, Sequence, Union, overload
 
 from . import _chat, _native
+from ._arguments import refuse_unsupported
 from .exceptions import InvalidRequestError
+
+# Arguments of transformers' apply_chat_template, and what they may be: any other is a variable of the template.
+_UNSUPPORTED: dict[str, Any] = {"padding": False, "truncation": False, "max_length": None, "return_tensors": None,
+                                "return_dict": False, "return_assistant_tokens_mask": False, "tokenizer_kwargs": None}
 
 
 class Tokenizer:
@@ -79,6 +84,8 @@ class Tokenizer:
                             **kwargs: Any) -> Union[list[int], str]:
         """A conversation as the model's template spells it: token ids, or with tokenize=False the text. What stands
         in a message never becomes a special token, but the text does not tell: prefer the ids."""
+        refuse_unsupported("apply_chat_template", {name: kwargs.pop(name) for name in _UNSUPPORTED if name in kwargs},
+                           _UNSUPPORTED)
         if not conversation:
             raise InvalidRequestError("a conversation has at least one message")
         context, cut_after = _chat.make_context(self._engine, conversation, tools, chat_template,

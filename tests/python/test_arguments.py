@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +25,7 @@ def test_an_unknown_argument_names_the_nearest(name, nearest):
 def test_an_argument_of_vllms_that_is_not_supported_says_so():
     with pytest.raises(TypeError, match="'max_lora_rank' is an argument of vLLM's that Quire does not support"):
         LLM(max_lora_rank=8)
-    with pytest.raises(TypeError, match="enable_lora=True is vLLM's, and not supported"):
+    with pytest.raises(TypeError, match="enable_lora=True is not supported"):
         LLM(enable_lora=True)
     with pytest.raises(TypeError, match="lora_request=.* not supported"):
         LLM.generate(object(), "a", lora_request=object())  # type: ignore[arg-type]
@@ -66,6 +71,27 @@ def test_a_model_that_is_not_there_is_a_value_error():
         LLM(dtype="float8")
     with pytest.raises(ValueError, match="max_num_seqs"):
         LLM(max_num_seqs="many")
+
+
+def test_a_full_queue_is_an_error_of_its_own():
+    endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+    with LLM(max_model_len=512, max_num_seqs=1, max_num_queued_reqs=2) as llm:
+        thread = threading.Thread(target=llm.generate, args=(["a"] * 40, endless, False))
+        thread.start()
+        while llm.stats()["decode_tokens"] == 0:
+            time.sleep(0.001)
+        with pytest.raises(quire.QueueFullError):
+            llm.generate(["b"] * 3, SamplingParams(max_tokens=1), use_tqdm=False)
+        llm.close()
+        thread.join(30)
+    assert issubclass(quire.QueueFullError, RuntimeError)
+
+
+def test_one_version_is_everywhere():
+    program = subprocess.run([sys.executable, "-m", "quire", "--version"], capture_output=True, text=True, check=True)
+    assert program.stdout.split() == ["quire", quire.__version__]
+    project = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{quire.__version__}"\n' in project
 
 
 def test_parameters_and_outputs_are_plain_data(llm):

@@ -58,6 +58,8 @@ def test_a_template_may_be_given_with_variables_and_tools(llm):
     [output] = llm.chat(QUESTION, SamplingParams(max_tokens=1), use_tqdm=False, chat_template=template,
                         chat_template_kwargs={"mark": "!"}, tools=tools)
     assert tokenizer.decode(output.prompt_token_ids) == text
+    with pytest.raises(TypeError, match="return_tensors='pt' is not supported"):
+        tokenizer.apply_chat_template(QUESTION, return_tensors="pt", return_dict=False)
     with pytest.raises(ValueError, match="'eos_token', which is no variable"):
         tokenizer.apply_chat_template(QUESTION, eos_token="x")
 

@@ -140,6 +140,10 @@ def test_token_masks_and_biases_reach_the_sampler(llm):
         assert llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].token_ids == [token] * 3
 
 
+def test_nothing_is_asked_of_no_prompts(llm):
+    assert llm.generate([], use_tqdm=False) == []
+
+
 def test_a_mistake_is_a_value_error_and_nothing_runs(llm, greedy):
     with pytest.raises(InvalidRequestError, match="prompt 2 has .* tokens; with max_model_len 512"):
         llm.generate(["a", "word " * 600], greedy, use_tqdm=False)
