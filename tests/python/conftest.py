@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Iterator
 
 import pytest
 
 from quire import LLM, SamplingParams
+
+# Where the tests run in the background SIGINT is ignored, also by the programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
