@@ -279,7 +279,7 @@ def test_4096_blocks_and_256_streams_cost_the_server_less_than_a_hundredth(brows
     page = browser.open(f"{server.url}/window")
     with Load(server, 128, max_tokens=100, n=2):
         page.wait("Number(document.querySelector('#numbers dd').innerText) > 200", 60)
-        assert page.run("document.querySelectorAll('.row').length") > 200
+        page.wait("document.querySelectorAll('.row').length > 200")
         before = cpu_seconds(server.pid), cpu_seconds(server.pid, "quire-window")
         draws = []
         for _ in range(20):
@@ -287,6 +287,7 @@ def test_4096_blocks_and_256_streams_cost_the_server_less_than_a_hundredth(brows
             draws.append(float(page.run("document.documentElement.dataset.drawMilliseconds")))
         all_seconds, window_seconds = cpu_seconds(server.pid) - before[0], cpu_seconds(server.pid, "quire-window") - before[1]
     print(f"window: {window_seconds:.2f} of {all_seconds:.2f} s; a drawing takes {min(draws)} to {max(draws)} ms")
-    assert window_seconds < 0.01 * all_seconds
+    ticks = 2 / os.sysconf("SC_CLK_TCK")  # by which what is counted may be off
+    assert window_seconds < 0.01 * all_seconds + ticks
     assert min(draws) < 1000 / 30
     check_quiet(page, server)
