@@ -137,9 +137,11 @@ void translate_tools(const JsonFields& fields, OrderedJson& chat) {
   }
   if (const OrderedJson* choice = fields.find("tool_choice"); choice != nullptr && choice->is_object()) {
     const JsonFields named(*choice, "tool_choice");
-    chat["tool_choice"] = named.get("type", to_text) == "allowed_tools"
-                              ? allow_tools(named, tools)
-                              : function_tool({{"name", function_name(named)}});
+    // Not one conditional expression: GCC 12 destroys a list in it that an exception kept from being made.
+    if (named.get("type", to_text) == "allowed_tools")
+      chat["tool_choice"] = allow_tools(named, tools);
+    else
+      chat["tool_choice"] = function_tool({{"name", function_name(named)}});
   }
   chat["tools"] = std::move(tools);
 }
