@@ -12,6 +12,7 @@ class StuckTest : public ApiServerTest {};
 
 TEST_F(StuckTest, HealthIs503AndRequestsEndWithAnError) {
   StepGate gate(1);
+  const std::shared_ptr<void> opens_it(nullptr, [&](void*) { gate.open(); });
   EngineConfig config = small();
   config.watchdog = 0.05;
   start(config, gate.hooks());
@@ -20,12 +21,11 @@ TEST_F(StuckTest, HealthIs503AndRequestsEndWithAnError) {
   client.send(post_json("/v1/completions", R"({"prompt": "a", "max_tokens": 3})"));
   gate.wait_reached();
   const HttpReply reply = client.read_reply();
-  EXPECT_EQ(reply.status, 500) << reply.body;
+  ASSERT_EQ(reply.status, 500) << reply.body;
   EXPECT_THAT(error_of(reply), HasSubstr("step 1 is stuck"));
   EXPECT_EQ(ask(get("/health")).status, 503);
   EXPECT_EQ(ask(get("/live")).status, 503);
   EXPECT_GE(ask("/v1/completions", R"({"prompt": "b", "max_tokens": 3})").status, 500);
-  gate.open();
 }
 
 }  // namespace
