@@ -199,8 +199,12 @@ void ApiService::generate(const std::shared_ptr<Exchange>& exchange, std::unique
                           std::vector<EngineRequest> prompts) {
   // While it waits what the body has beside its prompts counts, too, however little of it the answer keeps.
   std::size_t prompt_bytes = 0;
-  for (const EngineRequest& prompt : prompts)
+  for (EngineRequest& prompt : prompts) {
     prompt_bytes += prompt.prompt.size() * SequenceRequest::kBytesPerQueuedToken;
+    // No two keys and salts make one text.
+    if (options_.separate_keys)
+      prompt.cache_salt = format_text("key-{} {}", exchange->key(), prompt.cache_salt);
+  }
   prompts.front().held_bytes = exchange->body_bytes() - std::min(exchange->body_bytes(), prompt_bytes);
   std::make_shared<LiveRequest>(shared_from_this(), exchange, std::move(response))
       ->submit(std::move(prompts));

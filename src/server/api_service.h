@@ -35,6 +35,8 @@ struct ServiceOptions {
   std::string content_format = "auto";          // of messages in templates: auto, string or openai
   AnswerDefaults answers = {};
   std::string root_path;  // of a proxy, as /openapi.json has it
+  // A prefix that was computed for one of the server's keys is not found by another's requests.
+  bool separate_keys = false;
 };
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);

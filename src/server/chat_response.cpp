@@ -127,12 +127,11 @@ void ChatResponse::add_first(const RequestUpdate& update, std::vector<OrderedJso
   chunks.push_back(begin_chunk(update, {{"role", "assistant"}, {"content", ""}}));
   OrderedJson& ids = chunks.back()["prompt_token_ids"] = nullptr;
   if (request_.return_token_ids) ids = update.request.prompt_token_ids;
-  if (request_.continuous_usage) {
-    Usage usage = usage_of(update);
-    usage.completion_tokens = 0;
-    chunks.back()["usage"] = usage_json(usage);
-  }
   if (!request_.echoed.empty()) chunks.push_back(begin_chunk(update, {{"content", request_.echoed}}));
+  if (!request_.continuous_usage) return;
+  Usage usage = usage_of(update);
+  usage.completion_tokens = 0;
+  for (OrderedJson& chunk : chunks) chunk["usage"] = usage_json(usage);
 }
 
 void ChatResponse::complete(OrderedJson& choice, const CompletionOutput& output, std::size_t sent) const {
@@ -161,12 +160,14 @@ std::vector<OrderedJson> ChatResponse::chunks(std::size_t, const RequestUpdate& 
   if (!std::exchange(choice.begun, true)) add_first(update, chunks);
   OrderedJson first = delta_json(delta, request_.include_reasoning);
   OrderedJson arguments = arguments_json(delta);
+  const std::size_t begin = chunks.size();
   if (!first.empty() || arguments.empty()) chunks.push_back(begin_chunk(update, std::move(first)));
   if (!arguments.empty()) chunks.push_back(begin_chunk(update, std::move(arguments)));
+  if (request_.continuous_usage)
+    for (OrderedJson& chunk : std::span(chunks).subspan(begin)) chunk["usage"] = usage_json(usage_of(update));
   // What concerns the update as a whole stands in its last chunk.
   complete(chunks.back()["choices"][0], output, sent);
   if (output.finished()) add_fingerprint(chunks.back(), head_);
-  if (request_.continuous_usage) chunks.back()["usage"] = usage_json(usage_of(update));
   return chunks;
 }
 

@@ -251,6 +251,18 @@ TEST(ChatStreamTest, ContinuousUsageIsInEveryChunk) {
   EXPECT_EQ(chunks[3]["usage"]["completion_tokens"], 2);
 }
 
+TEST(ChatStreamTest, ContinuousUsageIsInBothChunksOfACallsBeginning) {
+  const auto chunks = stream_deltas(
+      parse(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
+      {call(0, "c1", "f", "{}"), content("x")});
+  ASSERT_EQ(chunks.size(), 5U);
+  const int expected[] = {0, 1, 1, 2, 2};
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    EXPECT_EQ(chunks[i]["usage"]["completion_tokens"], expected[i]) << i;
+    EXPECT_EQ(chunks[i]["usage"]["prompt_tokens"], 2) << i;
+  }
+}
+
 // The role is not sent before there is a token: clients take it for the first one.
 TEST(ChatStreamTest, NothingIsSentBeforeTheFirstToken) {
   const ServedModel model = test::served_model();

@@ -31,6 +31,7 @@ struct Serve : EngineOptions {
   double drain_timeout = 30;
   bool window = false;
   bool window_text = false;
+  bool share_prefix_cache = false;
 
   int run();
 
@@ -71,6 +72,7 @@ int Serve::run() {
     fail("--root-path is {}; it must begin with a slash", in_quotes(server.root_path));
   while (server.root_path.ends_with('/')) server.root_path.pop_back();
   service.root_path = server.root_path;
+  service.separate_keys = server.api_keys.size() > 1 && !share_prefix_cache;
   service.answers.chat_template_kwargs =
       parse_ordered_json(template_kwargs, "--default-chat-template-kwargs");
   service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
@@ -127,6 +129,8 @@ void add_access_options(Flags flags, Serve& serve) {
             "not show it)")
       ->envname("QUIRE_API_KEY");
   flags.on("--public-metrics", server.public_metrics, "/metrics needs no key");
+  flags.on("--share-prefix-cache", serve.share_prefix_cache,
+           "with several keys: what was computed for one is reused for all, which its speed tells them");
   flags.comma_list(
       "--allowed-origins", server.allowed_origins,
       "origins of web pages that may use the server, https://example.com; *: all (default: none)");

@@ -29,7 +29,7 @@ struct SampledRow {
 
   SampledRow(const SamplingBatch& batch, std::int64_t row);
   bool filters() const { return top_k > 0 || top_p < 1.0F || min_p > 0.0F; }
-  // The token drawn from logits whose largest is `top`. `ids` is scratch.
+  // The token drawn from logits whose largest is `top`; `ids` becomes the tokens among which it was drawn.
   std::int32_t draw(std::span<const float> logits, float top, std::vector<std::int32_t>& ids) const;
 };
 
