@@ -24,7 +24,8 @@ target_link_libraries(quire_cuda_kernels PUBLIC CUDA::cudart_static)
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/*.cpp)
 add_library(quire_cuda MODULE ${sources})
 set_target_properties(quire_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/quire
-                      INSTALL_RPATH "$ORIGIN/..")
+                      # In a wheel also beside the package, where NVIDIA's put cuBLASLt and NCCL.
+                      INSTALL_RPATH "$ORIGIN/..;$ORIGIN/../../../nvidia/cu13/lib;$ORIGIN/../../../nvidia/nccl/lib")
 target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(quire_cuda SYSTEM PRIVATE ${nccl_include})
 target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)

@@ -38,6 +38,7 @@ ALLOWED = {
     "dialects": ["base"],
     "server": ["base", "dialects", "engine", "tokenizer", "quire", "kvcache", "scheduler", "record"],
     "cli": ["base", "record", "scheduler", "hub", "inspect", "simulate", "load", "server", "engine", "tokenizer", "quire"],
+    "python": ["base", "engine", "hub", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
 

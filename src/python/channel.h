@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace quire::python {
+
+// Requests of one caller, and one queue of what comes of them. Texts that are told apart by `tag`, which the
+// caller chooses. Thread contract: any thread may call anything; the queue belongs to nobody's engine, so it
+// outlives one that is closed.
+class Channel {
+ public:
+  explicit Channel(const std::shared_ptr<Engine>& engine);
+  ~Channel();  // aborts what is unfinished
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Holds the request until `flush`. streams: each piece of new text is told, not only the end.
+  void add(std::int64_t tag, EngineRequest request, bool streams);
+  // Submits all that was added, or none of it: Error as Engine::submit's, and then it is forgotten.
+  void flush();
+  // What has come since, as a JSON array of at most some hundred events (output_json.h); empty: nothing in
+  // that time.
+  std::string next(std::chrono::milliseconds time);
+  void abort(std::int64_t tag);  // whose last event follows
+  void abort_all();
+
+ private:
+  struct Event;
+  struct Queue;
+
+  std::weak_ptr<Engine> engine_;
+  std::shared_ptr<Queue> queue_;
+  std::mutex mutex_;
+  std::vector<std::int64_t> added_tags_;       // guarded by mutex_
+  std::vector<EngineRequest> added_;           // guarded by mutex_
+  std::map<std::int64_t, RequestId> running_;  // guarded by mutex_
+};
+
+}  // namespace quire::python

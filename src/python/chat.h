@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/engine.h"
+#include "tokenizer/chat_template.h"
+
+namespace quire::python {
+
+// Conversations as a model's chat template spells them. Usable from several threads at once.
+class Chat {
+ public:
+  explicit Chat(const Engine& engine);
+
+  // request: "context", what the template reads; "chat_template", null or a file or text to be taken instead
+  // of the model's; "cut_after", null or the last message's text, behind which the result ends. Error where
+  // there is no template, and the template's own.
+  std::vector<TextPiece> render(OrderedJson request) const;
+
+ private:
+  std::optional<CheckpointChatTemplate> template_;
+  std::string why_none_;
+};
+
+}  // namespace quire::python

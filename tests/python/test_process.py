@@ -1,0 +1,198 @@
+"""The package among threads, signals, forks and at the interpreter's end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from quire import LLM, EngineError, SamplingParams
+
+START = """
+import os, signal, sys, threading, time
+from quire import LLM, AsyncLLM, EngineError, ForkError, SamplingParams
+llm = LLM(max_model_len=512, max_num_seqs=4)
+endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+"""
+
+
+def run_script(body: str, timeout: float = 60) -> subprocess.CompletedProcess:
+    script = textwrap.dedent(START) + textwrap.dedent(body)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def rss() -> int:
+    """Bytes that this process has in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_threads_generate_at_once(llm, greedy):
+    expected = [llm.generate(f"number {i}", greedy, use_tqdm=False)[0].outputs[0].token_ids for i in range(6)]
+    found = [None] * 6
+
+    def work(i):
+        found[i] = llm.generate(f"number {i}", greedy, use_tqdm=False)[0].outputs[0].token_ids
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == expected
+
+
+def test_other_threads_run_while_a_batch_does(llm):
+    counted = []
+    done = threading.Event()
+
+    def count():
+        while not done.is_set():
+            counted.append(1)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    llm.generate(["a"] * 4, SamplingParams(temperature=0, max_tokens=100, ignore_eos=True), use_tqdm=False)
+    during = len(counted)
+    done.set()
+    thread.join()
+    assert during > 5
+
+
+def test_a_keyboard_interrupt_stops_a_batch_and_the_engine_goes_on():
+    done = run_script("""
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        try:
+            while True:
+                llm.generate(["a"] * 64, endless, use_tqdm=False)
+        except KeyboardInterrupt:
+            print("stopped", time.monotonic() - begin < 5)
+        print(len(llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids))
+        """)
+    assert done.stdout.split() == ["stopped", "True", "2"], done.stderr
+
+
+def test_a_forked_child_is_told_and_may_have_an_engine_of_its_own():
+    done = run_script("""
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                llm.generate("a", use_tqdm=False)
+            except ForkError as error:
+                print("spawn" in str(error))
+            try:
+                llm.get_tokenizer().encode("a")
+            except ForkError:
+                print(True)
+            own = LLM(max_model_len=128, max_num_seqs=1)
+            print(len(own.generate("a", SamplingParams(max_tokens=1), use_tqdm=False)))
+            sys.exit(0)
+        print("child", os.waitpid(child, 0)[1])
+        print(len(llm.generate("a", SamplingParams(max_tokens=1), use_tqdm=False)))
+        """)
+    assert done.stdout.split() == ["True", "True", "1", "child", "0", "1"], done.stderr
+
+
+@pytest.mark.parametrize("body", [
+    "pass",
+    "def work():\n"
+    "    try:\n"
+    "        llm.generate(['a'] * 64, endless, use_tqdm=False)\n"
+    "    except EngineError:\n"
+    "        pass\n"
+    "threading.Thread(target=work, daemon=True).start(); time.sleep(0.1)",
+    "sys.exit(0)",
+    "import gc; keep = [llm]; keep.append(keep)",
+    "engine = AsyncLLM(max_model_len=128, max_num_seqs=1)",
+    "import asyncio\n"
+    "async def main():\n"
+    "    stream = AsyncLLM(max_model_len=512, max_num_seqs=1).generate('a', endless)\n"
+    "    await stream.__anext__()\n"
+    "asyncio.run(main())",
+])
+def test_the_interpreter_ends_cleanly(body):
+    done = run_script(body)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_engine_says_so_and_its_tokenizer_too():
+    llm = LLM(max_model_len=128, max_num_seqs=1)
+    tokenizer = llm.get_tokenizer()
+    llm.close()
+    llm.close()
+    for call in (lambda: llm.generate("a", use_tqdm=False), lambda: tokenizer.encode("a"), llm.stats):
+        with pytest.raises(EngineError, match="closed"):
+            call()
+
+
+def test_closing_ends_a_batch_of_another_thread():
+    llm = LLM(max_model_len=512, max_num_seqs=2)
+    found = []
+
+    def work():
+        try:
+            outputs = llm.generate(["a"] * 64, SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)
+            found.append({output.outputs[0].finish_reason for output in outputs})
+        except EngineError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.2)
+    llm.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert isinstance(found[0], EngineError) or "abort" in found[0]
+
+
+def test_a_forgotten_engine_gives_its_threads_back():
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    llm = LLM(max_model_len=128, max_num_seqs=1)
+    assert threads() > before
+    del llm
+    gc.collect()
+    assert threads() == before
+
+
+def test_engines_and_requests_leave_no_memory_behind():
+    """QUIRE_LEAK_ENGINES: how many engines are made and dropped, and a hundred times as many requests."""
+    engines = int(os.environ.get("QUIRE_LEAK_ENGINES", "40"))
+
+    def cycle():
+        llm = LLM(max_model_len=64, max_num_seqs=4)
+        llm.generate(["a b c"] * 4, SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+
+    for _ in range(engines // 4):
+        cycle()
+    gc.collect()
+    before = rss()
+    for _ in range(engines):
+        cycle()
+    gc.collect()
+    assert rss() - before < max(8 << 20, engines * 50_000), "an engine leaves over 50 kB"
+    llm = LLM(max_model_len=64, max_num_seqs=16)
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=2)
+
+    def requests(count):
+        for _ in range(count):
+            llm.generate(["a b c"] * 100, params, use_tqdm=False)
+
+    requests(max(1, engines // 4))
+    gc.collect()
+    before = rss()
+    requests(engines)
+    gc.collect()
+    assert rss() - before < max(4 << 20, engines * 100 * 100), "a request leaves over 100 bytes"
