@@ -56,7 +56,7 @@ OUTSIDE = {
     r"pcre2\.h": ["tokenizer", "checkpoint"],
     r"utf8proc\.h": ["tokenizer"],
     r"boost/": ["parallel", "server", "dialects"],
-    r"openssl/": ["server", "hub"],
+    r"openssl/": ["base", "server"],
     r"curl/": ["http"],
     r"yaml-cpp/": ["cli"],
     r"mpi\.h": ["parallel"],

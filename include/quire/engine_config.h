@@ -14,7 +14,9 @@ struct EngineConfig {
   std::string cpu_isa = "auto";  // auto, reference, avx2, avx512, avx512_bf16, amx
   int cpu_threads = 0;           // 0: one for each core this process may use
   int tensor_parallel_size = 1;  // ranks the model is spread over
-  double watchdog = 5;           // seconds until a rank that gives no sign, or is waited for, is lost
+  // Seconds until a rank that gives no sign, or is waited for, is lost. A step in which nothing moves for 12
+  // times as long is stuck; on a CPU, for each 256 of its tokens once more.
+  double watchdog = 5;
   bool disable_custom_all_reduce = false;  // ranks on GPUs add up by NCCL alone
   std::string dtype = "auto";              // auto (the checkpoint's), float32, bfloat16, float16
   // What 16-bit weights are made into as they are loaded: none, fp8 or int8 (a scale for each row), int4 (for
@@ -65,6 +67,9 @@ struct EngineConfig {
   // Whether the ids of tokens are in it.
   std::string record;
   bool record_tokens = false;
+  // After so many steps the scheduler's invariants are checked; 0: never; -1: as often as costs less than a
+  // thousandth of the time.
+  std::int64_t check_invariants = -1;
   std::uint64_t seed = 0;  // from which requests without a seed get theirs
 };
 

@@ -25,6 +25,7 @@ void add_plan(CLI::App& app, Command& chosen);
 void add_quantize(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
 void add_verify(CLI::App& app, Command& chosen);
+void add_checksum(CLI::App& app, Command& chosen);
 void add_replay(CLI::App& app, Command& chosen);
 void add_eval(CLI::App& app, Command& chosen);
 void add_tokenize(CLI::App& app, Command& chosen);

@@ -63,7 +63,9 @@ void add_device_options(Flags flags, EngineConfig& config) {
               "ranks that the model is spread over: threads, or under `mpirun -np N` processes");
   flags.shown(
       "--watchdog", config.watchdog,
-      "seconds until a rank is lost: a process that gives no sign of life, or a GPU that others wait for",
+      "seconds until a rank is lost: a process that gives no sign of life, or a GPU that others wait for; a "
+      "step "
+      "in which nothing moves for 12 times as long is stuck (on a CPU, once more for each 256 of its tokens)",
       CLI::Range(0.5, 3600.0));
   flags.on("--disable-custom-all-reduce", config.disable_custom_all_reduce,
            "ranks on GPUs add up by NCCL alone");
@@ -137,6 +139,11 @@ void EngineOptions::add_to(Flags flags) {
       "write what is scheduled to this file, for quire replay (default: the last of it, where something "
       "fails)");
   flags.on("--record-tokens", config.record_tokens, "with --record: the ids of tokens, too");
+  flags.value(
+      "--check-invariants", config.check_invariants,
+      "after so many steps check the scheduler's invariants; 0: never (default: as often as costs less "
+      "than a thousandth of the time)",
+      CLI::NonNegativeNumber);
   flags.on("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
            "a prompt whose beginning is cached is not computed anew (default); --no-…: it is");
 }

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "inspect/checksums.h"
 
 namespace quire::cli {
 namespace {
@@ -47,11 +48,21 @@ void print_json(const VerifyResult& r) {
 
 struct Verify : EngineOptions {
   bool json = false;
+  bool checksums = false;
 
   int run() {
     refuse_several_processes("verify");
     config.model = source.find(config.model);
+    if (checksums) return check();
     return verify(config, json ? print_json : print_line) ? 0 : kFailed;
+  }
+
+ private:
+  int check() const {
+    const std::vector<std::string> wrong = check_checksums(config.model);
+    for (const std::string& line : wrong) print_text(stdout, "FAILED {}\n", line);
+    if (wrong.empty()) print_text(stdout, "ok     {}\n", manifest_path(config.model).string());
+    return wrong.empty() ? 0 : kFailed;
   }
 };
 
@@ -64,6 +75,8 @@ void add_verify(CLI::App& app, Command& chosen) {
   flags.command.get_option("MODEL")->required()->description(
       "checkpoint directory, or hub id, that has expected.safetensors, or a .gguf file beside one");
   flags.on("--json", verify.json, "print one JSON object a prompt");
+  flags.on("--checksums", verify.checksums,
+           "compare its files with what quire checksum wrote beside them, and nothing else");
 }
 
 }  // namespace quire::cli

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <iterator>
 #include <utility>
@@ -30,7 +32,8 @@ Engine::Engine(const EngineConfig& config) : Engine(config, open_model(config.mo
 Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
     : setup_{config, std::move(model), std::move(hooks)},
       given_(given_defaults(setup_.model.generation, config)),
-      mailbox_({config.max_num_queued_reqs, config.max_num_queued_tokens}) {
+      mailbox_({config.max_num_queued_reqs, config.max_num_queued_tokens}),
+      invariants_(config.check_invariants) {
   const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
     ranks_ = make_rank_group(setup_);
@@ -75,12 +78,19 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   compiler_ = make_grammar_compiler(sampling_context(), fault);
   masker_.emplace(config_.spec.vocab_size, eos_token_ids_);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
+  watch_.emplace(ranks_->own().backend(), config.watchdog, [this](const std::string& why) { give_up(why); });
   thread_ = std::thread([this] { run(); });
 }
 
 Engine::~Engine() {
   mailbox_.close();
+  if (watch_->is_stuck() && !watch_->wait_ended()) {
+    log_error("the process ends: its engine is stuck");
+    std::fflush(nullptr);
+    std::_Exit(1);
+  }
   thread_.join();
+  watch_.reset();     // what it notices ends outputs
   compiler_.reset();  // what it still compiles may post to this engine
   outputs_.reset();   // as may what it still delivers
   ranks_.reset();     // as may what it still notices
@@ -176,14 +186,17 @@ void Engine::run() {
   while (take_tasks()) {
     const bool overlaps = setup_.hooks.pipelined || (backend.asynchronous() && !backend.runs_on_host());
     const int depth = overlaps ? ModelRunner::kMaxInFlight : 1;
+    watch_->begin_turn();
     try {
       const bool queued = scheduler_->num_in_flight() < depth && queue_step();
       if (!queued && scheduler_->num_in_flight() > 0) collect_step();
     } catch (const std::exception& e) {
       fail_step(e.what());
     }
+    watch_->end_turn();
   }
   drop_steps();
+  watch_->engine_ends();
 }
 
 // Plans a step and submits it. False: there is nothing to plan.
@@ -204,6 +217,7 @@ void Engine::submit_step(StepPlan plan) {
     outputs_->start(started, now);
     publish_stats();
   }
+  watch_->submit(plan);
   setup_.hooks.visit(EngineStage::kSubmit);
   masker_->take(plan);
   record.ops = ranks_->submit(std::move(plan), statistics_.profile_next());
@@ -232,6 +246,7 @@ void Engine::sample_step() {
 }
 
 void Engine::collect_step() {
+  watch_->collect(scheduler_->num_in_flight());
   setup_.hooks.visit(EngineStage::kCollect);
   StepResult result = ranks_->collect();
   const auto now = TimePoint::clock::now();
@@ -245,6 +260,21 @@ void Engine::collect_step() {
   for (SearchResult& search : results) outputs_->finish(std::move(search));
   outputs_->push(std::move(updates), now);
   sample_step();
+  check_invariants();
+}
+
+// Now and then. Where contents may be mixed, nobody is told more of them.
+void Engine::check_invariants() {
+  if (!invariants_.is_due(TimePoint::clock::now())) return;
+  const BrokenInvariant broken = invariants_.check([this] {
+    setup_.hooks.visit(EngineStage::kCheck);
+    scheduler_->check();
+  });
+  if (broken.what.empty()) return;
+  save_recording();
+  if (!broken.mixes_contents) return;
+  give_up(broken.what);
+  fail("{}", broken.what);
 }
 
 // Waits for tasks while there is nothing to compute, and does them. False: the engine closes.
@@ -304,6 +334,13 @@ void Engine::drop_steps() {
     lose(e.what());
   }
   statistics_.drop();
+}
+
+// As lose, where the ranks know nothing of it; any thread.
+void Engine::give_up(const std::string& why) {
+  gave_up_ = true;
+  lose(why);
+  outputs_->fail_all(why);
 }
 
 void Engine::lose(const std::string& why) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/invariant_checks.h"
 #include "engine/mailbox.h"
 #include "engine/output_processor.h"
 #include "engine/ranks.h"
@@ -20,6 +21,7 @@
 #include "engine/search_rounds.h"
 #include "engine/step_masker.h"
 #include "engine/step_statistics.h"
+#include "engine/step_watch.h"
 #include "engine/structured_outputs.h"
 #include "record/recorder.h"
 
@@ -42,7 +44,9 @@ class Engine {
   explicit Engine(const EngineConfig& config);
   // The same of a model that need not lie in files; config.model is not looked at.
   Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks = {});
-  ~Engine();  // aborts what is unfinished
+  // Aborts what is unfinished. Where a step is stuck, and stays so for a second, the process ends with code
+  // 1: its thread cannot be waited for.
+  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -59,7 +63,7 @@ class Engine {
     mailbox_.post([this, at = std::move(at)] { at(*scheduler_); });
   }
   void abort(RequestId id);  // legal in every state, effective at the next step
-  // False: a device or a rank is lost; every request will fail.
+  // False: a device or a rank is lost, a step is stuck, or contents may be mixed; every request will fail.
   bool healthy() const { return !lost_; }
   // Called once when that happens, with why, on any thread, or at once where it has. It must not throw, nor
   // destroy the engine.
@@ -83,7 +87,11 @@ class Engine {
   const std::string& model_name() const { return setup_.model.name; }  // as ModelFiles'
   const std::filesystem::path& model_directory() const { return setup_.model.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order
-  EngineStats stats() const { return statistics_.stats(); }
+  EngineStats stats() const {
+    EngineStats stats = statistics_.stats();
+    stats.broken_invariants = invariants_.num_broken();
+    return stats;
+  }
   // Called after every step from now on, on the engine's thread, which waits for it; what it throws is
   // logged. With profile_every, on a backend with graphs, every so many steps one has its ops timed.
   void observe_steps(StepStatistics::Observer observer, int profile_every = 0) {
@@ -135,6 +143,8 @@ class Engine {
   SchedulerStats scheduler_stats() const;
   void publish_stats();
   void lose(const std::string& why);
+  void give_up(const std::string& why);
+  void check_invariants();
   void save_recording();
 
   const EngineSetup setup_;
@@ -155,11 +165,14 @@ class Engine {
   std::optional<StepMasker> masker_;
   std::vector<SequenceUpdate> foreseen_;  // what the newest step brings, to be told when a step has ended
   StepStatistics statistics_;
+  InvariantChecks invariants_;
   std::atomic<RequestId> next_id_{1};
   std::mutex lost_mutex_;
   std::atomic<bool> lost_{false};
-  std::string why_lost_;                                   // guarded by lost_mutex_
+  std::atomic<bool> gave_up_{false};  // lost, though ranks may still compute: nothing is begun
+  std::string why_lost_;              // guarded by lost_mutex_
   std::function<void(const std::string&)> lost_listener_;  // guarded by lost_mutex_
+  std::optional<StepWatch> watch_;
   std::thread thread_;
 };
 

@@ -69,6 +69,7 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
       for (const Arrival& arrival : arrivals) begin(arrival);
     };
   });
+  if (watch_->is_stuck()) outputs_->fail_all("the engine is stuck");  // nobody will begin them
   return ids;
 }
 
@@ -118,6 +119,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
 void Engine::begin(const Arrival& arrival) {
   const SequenceRequest& request = *arrival.request;
   try {
+    if (gave_up_) fail("the engine has given up");
     if (arrival.source && !request.make_constraint) return hold(arrival);
     if (arrival.thinking)
       arrival.request->make_constraint = [budget = *arrival.thinking,

@@ -11,6 +11,7 @@ enum class EngineStage : std::uint8_t {
   kSchedule,
   kSubmit,
   kCollect,
+  kCheck,
   kRank,
   kDrop,
   kSearch,
@@ -26,9 +27,10 @@ struct EngineHooks {
   bool pipelined = false;     // two steps are in flight on any device
   // A block, or a slot of fixed states, is full of NaN when it is given to a sequence.
   bool poison_blocks = false;
-  // Called where a sequence is about to go through a stage, a step is (kSubmit, kCollect, kDrop: id 0; kRank:
-  // by a rank in a thread, id: the rank), or a source is to be compiled (kHold: by the engine's thread, for a
-  // request; kCompile: id 0), on the thread of that stage. What it throws is that stage's failure.
+  // Called where a sequence is about to go through a stage, a step is (kSubmit, kCollect, kCheck, kDrop: id
+  // 0; kRank: by a rank in a thread, id: the rank), or a source is to be compiled (kHold: by the engine's
+  // thread, for a request; kCompile: id 0), on the thread of that stage. What it throws is that stage's
+  // failure.
   std::function<void(EngineStage, SequenceId)> fault = {};
 
   void visit(EngineStage stage, SequenceId id = 0) const {

@@ -86,6 +86,11 @@ void OutputProcessor::finish(SequenceId id, FinishReason reason, std::string err
   queue(std::span(&item, 1), Clock::now());
 }
 
+void OutputProcessor::fail_all(std::string error) {
+  Item item = Failure{std::move(error)};
+  queue(std::span(&item, 1), Clock::now());
+}
+
 void OutputProcessor::run() {
   name_thread("quire-output");
   std::vector<Event> events;
@@ -99,16 +104,22 @@ void OutputProcessor::run() {
     for (Event& event : events) {
       if (auto* addition = std::get_if<Addition>(&event.item))
         add(std::move(*addition), event.at);
+      else if (const auto* failure = std::get_if<Failure>(&event.item))
+        end_all(FinishReason::kError, failure->error);
       else
         handle(std::move(event));
     }
     events.clear();
   }
+  end_all(FinishReason::kAbort, {});
+}
+
+void OutputProcessor::end_all(FinishReason reason, const std::string& error) {
   while (!states_.empty()) {
     const State& state = states_.begin()->second;
+    stop_unfinished(state);
     const auto last = state.id + state.texts.size();
-    for (SequenceId id = state.id; id < last; ++id)
-      handle({Clock::now(), Ending{id, FinishReason::kAbort, {}}});
+    for (SequenceId id = state.id; id < last; ++id) handle({Clock::now(), Ending{id, reason, error}});
   }
 }
 

@@ -49,6 +49,8 @@ class OutputProcessor {
   void finish(SearchResult result);
   // Ends a sequence from outside, unless it has ended: abort, or an error and what it was.
   void finish(SequenceId id, FinishReason reason, std::string error = {});
+  // Ends with this error all that has been added and has not ended.
+  void fail_all(std::string error);
 
  private:
   using Clock = TimePoint::clock;
@@ -60,7 +62,11 @@ class OutputProcessor {
     FinishReason reason;
     std::string error;
   };
-  using Item = std::variant<Addition, Start, SequenceUpdate, SearchResult, Ending>;
+  struct Failure {  // of all
+    std::string error;
+    static constexpr SequenceId id = 0;
+  };
+  using Item = std::variant<Addition, Start, SequenceUpdate, SearchResult, Ending, Failure>;
   struct Event {
     TimePoint at;
     Item item;
@@ -87,6 +93,7 @@ class OutputProcessor {
   void queue(std::span<Each> items, TimePoint at);
   void add(Addition addition, TimePoint at);
   void handle(Event event);
+  void end_all(FinishReason reason, const std::string& error);
   States::iterator find(SequenceId id);
   static void begin(State& state, std::size_t index, TimePoint at);
   template <typename News>  // what one of the following takes

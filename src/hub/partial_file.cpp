@@ -1,7 +1,6 @@
 #include "hub/partial_file.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -62,28 +61,14 @@ FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
   }
 }
 
-struct PartialFile::Hash {
-  std::unique_ptr<EVP_MD_CTX, decltype([](EVP_MD_CTX* it) { EVP_MD_CTX_free(it); })> context{
-      EVP_MD_CTX_new()};
-
-  void start(bool is_sha256, std::uint64_t full_size) {
-    QUIRE_CHECK(EVP_DigestInit_ex(context.get(), is_sha256 ? EVP_sha256() : EVP_sha1(), nullptr) == 1);
-    if (is_sha256) return;
-    const std::string head = format_text("blob {}", full_size);
-    add({head.c_str(), head.size() + 1});  // with its zero byte
-  }
-  void add(std::string_view bytes) {
-    QUIRE_CHECK(EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) == 1);
-  }
-  std::string digits() {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int length = 0;
-    QUIRE_CHECK(EVP_DigestFinal_ex(context.get(), digest, &length) == 1);
-    std::string text;
-    for (unsigned int i = 0; i < length; ++i) text += format_text("{:02x}", digest[i]);
-    return text;
-  }
-};
+// Of what an etag of a hub names: a SHA-256, or git's hash of a file, a SHA-1 with a head.
+Digest PartialFile::new_digest() const {
+  if (etag_.size() == 64) return Digest(Digest::Kind::kSha256);
+  Digest digest(Digest::Kind::kSha1);
+  const std::string head = format_text("blob {}", full_size_);
+  digest.add({head.c_str(), head.size() + 1});  // with its zero byte
+  return digest;
+}
 
 PartialFile::PartialFile(fs::path blob, std::string etag, std::uint64_t full_size,
                          std::function<void(std::int64_t)> on_change)
@@ -92,11 +77,10 @@ PartialFile::PartialFile(fs::path blob, std::string etag, std::uint64_t full_siz
       etag_(std::move(etag)),
       full_size_(full_size),
       on_change_(std::move(on_change)),
-      hash_(std::make_unique<Hash>()) {
+      digest_(new_digest()) {
   make_folder(path_.parent_path());
   file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!file_) fail("{}: cannot be opened: {}", path_.string(), text_of(errno));
-  hash_->start(etag_.size() == 64, full_size_);
   take_up();
 }
 
@@ -109,7 +93,7 @@ void PartialFile::take_up() {
     if (got < 0) fail("{}: cannot be read: {}", path_.string(), text_of(errno));
     if (got == 0) break;
     if (size_ + static_cast<std::uint64_t>(got) > full_size_) return restart();
-    hash_->add({buffer.data(), static_cast<std::size_t>(got)});
+    digest_.add({buffer.data(), static_cast<std::size_t>(got)});
     size_ += static_cast<std::uint64_t>(got);
     on_change_(got);
   }
@@ -122,7 +106,7 @@ void PartialFile::append(std::string_view bytes) {
     fail("{}: the hub sent more than the {} bytes it had announced", path_.string(), full_size_);
   }
   write(bytes);
-  hash_->add(bytes);
+  digest_.add(bytes);
 }
 
 void PartialFile::write(std::string_view bytes) {
@@ -148,12 +132,12 @@ void PartialFile::restart() {
     fail("{}: cannot be emptied: {}", path_.string(), text_of(errno));
   on_change_(-static_cast<std::int64_t>(size_));
   size_ = 0;
-  hash_->start(etag_.size() == 64, full_size_);
+  digest_ = new_digest();
 }
 
 bool PartialFile::finish() {
   QUIRE_CHECK(full());
-  if (hash_->digits() != etag_) {
+  if (digest_.hex() != etag_) {
     restart();
     return false;
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/descriptor.h"
+#include "base/digest.h"
 #include "base/error.h"
 
 namespace quire {
@@ -42,7 +43,7 @@ class PartialFile {
   bool finish();
 
  private:
-  struct Hash;
+  Digest new_digest() const;
   void take_up();  // what an earlier download left
   void write(std::string_view bytes);
   [[noreturn]] void fail_writing(int error) const;
@@ -52,7 +53,7 @@ class PartialFile {
   const std::string etag_;
   const std::uint64_t full_size_;
   const std::function<void(std::int64_t)> on_change_;
-  std::unique_ptr<Hash> hash_;
+  Digest digest_;
   Descriptor file_;
   std::uint64_t size_ = 0;
 };

@@ -125,6 +125,7 @@ void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWe
   QUIRE_CHECK(out.dtype() == x.dtype() || out.dtype() == DType::kF32, "out is {}", out.describe());
   check(backend, out, out.dtype(), {tokens, weights.out_features()}, "out");
   if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
+  backend.begin_op("linear");
   backend.linear(out, x, weights, bias);
 }
 
@@ -133,6 +134,7 @@ void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, out, DType::kF32, {ids.dim(0), weights.in_features()}, "out");
   QUIRE_CHECK(first_row >= 0);
+  backend.begin_op("embedding");
   backend.embedding(out, weights, ids, first_row, scale);
 }
 
@@ -141,6 +143,7 @@ void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams
   QUIRE_CHECK(x.dtype() == DType::kF32 || x.dtype() == out.dtype(), "x is {}", x.describe());
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
   check_norm(backend, params, x.dim(1));
+  backend.begin_op("norm");
   backend.norm(out, x, params);
 }
 
@@ -150,6 +153,7 @@ void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
   check_norm(backend, params, x.dim(1));
+  backend.begin_op("add_norm");
   backend.add_norm(out, residual, x, scale, params);
 }
 
@@ -162,6 +166,7 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
               batch.max_seq_len);
   const auto bytes = static_cast<std::int64_t>(backend.attention_workspace_bytes(shape));
   if (bytes > 0) check(backend, batch.workspace, DType::kU8, {bytes}, "workspace");
+  backend.begin_op("plan_attention");
   return backend.plan_attention(batch, shape);
 }
 
@@ -189,6 +194,7 @@ void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCac
     QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
                 scale.dim(0));
   }
+  backend.begin_op("rotate_and_store");
   backend.rotate_and_store(input, cache, batch);
 }
 
@@ -204,24 +210,28 @@ void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCac
     check(backend, scores.alibi_slopes, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "alibi_slopes");
   if (scores.sinks.defined())
     check(backend, scores.sinks, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "sinks");
+  backend.begin_op("attention");
   backend.attention(out, q, cache, batch, scores);
 }
 
 void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
                  const Tensor& state, const StateBatch& batch) {
   check_conv(backend, out, x, params, state, batch);
+  backend.begin_op("causal_conv");
   backend.causal_conv(out, x, params, state, batch);
 }
 
 void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation) {
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
+  backend.begin_op("activate");
   backend.activate(out, x, activation);
 }
 
 void activate_gate(Backend& backend, const Tensor& out, const Tensor& gate_up, Activation activation) {
   check(backend, out, gate_up.dtype(), {gate_up.dim(0), out.dim(1)}, "out");
   check(backend, gate_up, gate_up.dtype(), {gate_up.dim(0), 2 * out.dim(1)}, "gate_up");
+  backend.begin_op("activate_gate");
   backend.activate_gate(out, gate_up, activation);
 }
 
@@ -232,6 +242,7 @@ void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const Li
   check(backend, gate_up, x.dtype(), {tokens, weights.out_features()}, "gate_up");
   QUIRE_CHECK(weights.out_features() % 2 == 0, "{} rows of gate and up", weights.out_features());
   check(backend, out, x.dtype(), {tokens, weights.out_features() / 2}, "out");
+  backend.begin_op("gated_linear");
   backend.gated_linear(out, x, weights, gate_up, activation);
 }
 
@@ -239,18 +250,21 @@ void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Te
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
   check(backend, gate, x.dtype(), {x.dim(0), gate.dim(1) == 1 ? 1 : x.dim(1)}, "gate");
+  backend.begin_op("sigmoid_gate");
   backend.sigmoid_gate(out, x, gate, add);
 }
 
 void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
                 const NormParams& params) {
   check_gated_norm(backend, out, x, gate, params);
+  backend.begin_op("gated_norm");
   backend.gated_norm(out, x, gate, params);
 }
 
 void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                       const StateBatch& batch) {
   check_delta_rule(backend, out, input, state, batch);
+  backend.begin_op("gated_delta_rule");
   backend.gated_delta_rule(out, input, state, batch);
 }
 
@@ -266,18 +280,21 @@ void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const
   check_gated_norm(backend, out, net.heads, x.columns(channels, values), net.norm);
   QUIRE_CHECK(net.norm.weight.dim(0) == net.state.dim(3), "a norm of {}, heads of {}", net.norm.weight.dim(0),
               net.state.dim(3));
+  backend.begin_op("gated_delta_net");
   backend.gated_delta_net(out, x, net, batch);
 }
 
 void cap(Backend& backend, const Tensor& x, float cap) {
   check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
   QUIRE_CHECK(cap > 0, "a cap of {}", cap);
+  backend.begin_op("cap");
   backend.cap(x, cap);
 }
 
 void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits,
                    const RouterOptions& options) {
   check_routing(backend, out, logits, logits.dim(0), options);
+  backend.begin_op("route_experts");
   backend.route_experts(out, logits, options);
 }
 
@@ -287,6 +304,7 @@ void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x,
   check_routing(backend, out, logits, x.dim(0), options);
   QUIRE_CHECK(logits.dim(1) == router.out_features(), "{} logits of {} experts", logits.dim(1),
               router.out_features());
+  backend.begin_op("routing_linear");
   backend.routing_linear(out, x, router, options, logits);
 }
 
@@ -306,6 +324,7 @@ void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertW
   };
   check_bias(weights.biases().gate_up, 2 * shape.intermediate_size);
   check_bias(weights.biases().down, shape.hidden_size);
+  backend.begin_op("experts");
   backend.experts(out, x, weights, routing, workspace);
 }
 
@@ -313,6 +332,7 @@ void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Ten
   check(backend, rows, DType::kI32, {rows.dim(0)}, "rows");
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {rows.dim(0), x.dim(1)}, "out");
+  backend.begin_op("gather_rows");
   backend.gather_rows(out, x, rows);
 }
 
@@ -320,6 +340,7 @@ void gather_cols(Backend& backend, const Tensor& out, const Tensor& x, const Ten
   check(backend, cols, DType::kI32, {cols.dim(0)}, "cols");
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), cols.dim(0)}, "out");
+  backend.begin_op("gather_cols");
   backend.gather_cols(out, x, cols);
 }
 
@@ -327,12 +348,14 @@ void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& plac
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, places, DType::kI32, {ids.dim(0)}, "places");
   check(backend, tokens, DType::kI32, {tokens.dim(0)}, "tokens");
+  backend.begin_op("take_sampled_tokens");
   backend.take_sampled_tokens(ids, places, tokens);
 }
 
 void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries) {
   check(backend, seat_states, DType::kI16, {seat_states.dim(0)}, "seat_states");
   check(backend, entries, DType::kI32, {entries.dim(0), 2}, "entries");
+  backend.begin_op("set_token_states");
   backend.set_token_states(seat_states, entries);
 }
 
@@ -359,6 +382,7 @@ void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_to
     check(backend, a.bitmask_rows, DType::kI32, {rows}, "bitmask_rows");
     check(backend, a.bitmasks, DType::kI32, {a.bitmasks.dim(0), (logits.dim(1) + 31) / 32}, "bitmasks");
   }
+  backend.begin_op("adjust_logits");
   backend.adjust_logits(logits, last_tokens, adjustment);
 }
 
@@ -375,6 +399,7 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   check(backend, batch.seeds, DType::kI64, {rows}, "seeds");
   check(backend, batch.positions, DType::kI32, {rows}, "positions");
   check(backend, batch.seats, DType::kI32, {rows}, "seats");
+  backend.begin_op("sample");
   backend.sample(tokens, last_tokens, logits, batch);
 }
 
@@ -390,12 +415,14 @@ void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, c
   check(backend, out.logprobs, DType::kF32, {rows, 1 + batch.num_top}, "logprobs");
   check(backend, out.ranks, DType::kI32, {rows}, "ranks");
   if (batch.num_top > kMaxTopLogprobs) return backend.Backend::log_probs(out, logits, batch);
+  backend.begin_op("log_probs");
   backend.log_probs(out, logits, batch);
 }
 
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries) {
   check(backend, tables, DType::kI32, {tables.dim(0), tables.dim(1)}, "tables");
   check(backend, entries, DType::kI32, {entries.dim(0), 3}, "entries");
+  backend.begin_op("update_block_tables");
   backend.update_block_tables(tables, entries);
 }
 
@@ -406,6 +433,7 @@ void copy_blocks(Backend& backend, const Tensor& to, const Tensor& from, const T
                     blocks.dim(0) == to.dim(0) && blocks.dim(2) == to.dim(2),
                 "blocks of {} and of {}", to.describe(), from.describe());
   }
+  backend.begin_op("copy_blocks");
   backend.copy_blocks(to, from, pairs);
 }
 

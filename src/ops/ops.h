@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -132,6 +133,14 @@ class Backend : public Device {
 
   // Whether an op has run on copies in host memory.
   bool runs_on_host() const { return !ops_on_host_.empty(); }
+
+  // Which op was called last, and how many have been: signs of life, which any thread may read.
+  void begin_op(const char* name) {
+    last_op_.store(name, std::memory_order_relaxed);
+    num_ops_.store(num_ops_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  const char* last_op() const { return last_op_.load(std::memory_order_relaxed); }
+  std::uint64_t num_ops() const { return num_ops_.load(std::memory_order_relaxed); }
 
   virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
 
@@ -298,6 +307,8 @@ class Backend : public Device {
   friend class HostCopies;
 
   std::vector<std::string_view> ops_on_host_;  // those that ran there
+  std::atomic<const char*> last_op_{"none"};
+  std::atomic<std::uint64_t> num_ops_{0};
 };
 
 // What layers call: each op checks shapes, dtypes and devices once, in every build type, then goes to the

@@ -298,16 +298,19 @@ SchedulerStats Scheduler::stats() const {
 }
 
 // The numbers are those of docs/invariants.md.
+// First what keeps contents apart, so that nothing else hides it.
 void Scheduler::check() const {
+  std::vector<const SequenceBlocks*> blocks;
+  for (const auto& [id, sequence] : sequences_) blocks.push_back(&sequence.blocks);
+  cache_.check(blocks);
+  for (const auto& [id, sequence] : sequences_) check_writes(sequence);
   check_order();
   steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
-  std::vector<const SequenceBlocks*> blocks;
   std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
   std::size_t num_retiring = 0;
   std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {
     check_sequence(sequence);
-    blocks.push_back(&sequence.blocks);
     num_parked += sequence.state == SequenceState::kWaiting && sequence.held ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
     if (sequence.seat < 0) continue;  // it holds nothing
@@ -315,7 +318,6 @@ void Scheduler::check() const {
     QUIRE_CHECK(!taken.at(seat), "10: seat {} is taken twice", seat);
     taken.at(seat) = true;
   }
-  cache_.check(blocks);
   QUIRE_CHECK(running_.size() + queue_.size() + num_retiring + num_parked == sequences_.size(), "9");
   QUIRE_CHECK(running_.size() + num_retiring + free_seats_.size() == taken.size(), "10: seats are lost");
 }
@@ -340,22 +342,12 @@ void Scheduler::check_order() const {
               "11: not in order of precedence");
 }
 
-void Scheduler::check_sequence(const Sequence& sequence) const {
+void Scheduler::check_writes(const Sequence& sequence) const {
   const SequenceId id = sequence.id;
-  const BlockTable& table = sequence.blocks.table;
-  const int num_tokens_in_flight = steps_.check(sequence);
-  if (sequence.state == SequenceState::kWaiting)
-    QUIRE_CHECK(table.size() == 0 && sequence.seat < 0 && sequence.num_in_flight == 0 &&
-                    !sequence.has_sampled && !sequence.yielding,
-                "9: sequence {} waits and holds something", id);
   QUIRE_CHECK(sequence.state != SequenceState::kRetiring || sequence.num_in_flight > 0,
               "6: sequence {} is kept", id);
-  QUIRE_CHECK(table.position() == sequence.num_planned() - num_tokens_in_flight,
-              "14, 17: sequence {} has given back what lies before position {}", id, table.position());
-  QUIRE_CHECK(sequence.max_length - 1 <= longest_alone_, "7: sequence {} cannot end", id);
   if (sequence.state != SequenceState::kRunning) return;
-  QUIRE_CHECK(sequence.num_planned() <= sequence.length() && sequence.length() <= sequence.max_length,
-              "14: sequence {}", id);
+  const BlockTable& table = sequence.blocks.table;
   const int block_size = config_.layout.block_size;
   for (int i = sequence.num_planned() / block_size; i < table.size(); ++i) {
     // The row that the prompt of siblings ends in, and the last one of a beam, is shared until it is
@@ -366,6 +358,22 @@ void Scheduler::check_sequence(const Sequence& sequence) const {
       QUIRE_CHECK(may_be_shared || cache_.may_be_written(block),
                   "3: block {} is shared, and sequence {} will write it", block, id);
   }
+}
+
+void Scheduler::check_sequence(const Sequence& sequence) const {
+  const SequenceId id = sequence.id;
+  const BlockTable& table = sequence.blocks.table;
+  const int num_tokens_in_flight = steps_.check(sequence);
+  if (sequence.state == SequenceState::kWaiting)
+    QUIRE_CHECK(table.size() == 0 && sequence.seat < 0 && sequence.num_in_flight == 0 &&
+                    !sequence.has_sampled && !sequence.yielding,
+                "9: sequence {} waits and holds something", id);
+  QUIRE_CHECK(table.position() == sequence.num_planned() - num_tokens_in_flight,
+              "14, 17: sequence {} has given back what lies before position {}", id, table.position());
+  QUIRE_CHECK(sequence.max_length - 1 <= longest_alone_, "7: sequence {} cannot end", id);
+  if (sequence.state != SequenceState::kRunning) return;
+  QUIRE_CHECK(sequence.num_planned() <= sequence.length() && sequence.length() <= sequence.max_length,
+              "14: sequence {}", id);
 }
 
 }  // namespace quire

@@ -242,6 +242,7 @@ class Scheduler {
   void add_beam(SequenceId id, const Sequence& parent, TokenId token);
 
   void check_order() const;
+  void check_writes(const Sequence& sequence) const;
   void check_sequence(const Sequence& sequence) const;
 
   SchedulerConfig config_;

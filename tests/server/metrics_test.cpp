@@ -117,7 +117,7 @@ TEST(MetricsTest, WhatTheGrafanaBoardAsksForIsThere) {
     for (const auto& [labels, value] : samples) {
       if (name.starts_with("process_")) continue;
       ASSERT_TRUE(name.starts_with("vllm:") || name.starts_with("quire:structured_outputs_") ||
-                  name == "quire:prefix_cache_ends_total")
+                  name == "quire:prefix_cache_ends_total" || name == "quire:broken_invariants_total")
           << name;
       EXPECT_EQ(labels.at("engine"), "0") << name;
       EXPECT_TRUE(name == "vllm:cache_config_info" || labels.at("model_name") == "model") << name;
