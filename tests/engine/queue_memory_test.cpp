@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "sanitized.h"
 
 namespace quire {
 namespace {
@@ -43,9 +44,7 @@ class QueueMemoryTest : public ::testing::TestWithParam<Waiting> {
 };
 
 TEST_P(QueueMemoryTest, AFullQueueHoldsAsManyBytesAsItsTokensSay) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's allocator holds more than is asked of it";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer's allocator holds more than is asked of it";
   EngineConfig config = testing::golden_config("qwen3");
   config.max_num_seqs = 1;
   config.max_num_queued_tokens = kLimit;

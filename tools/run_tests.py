@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Runs a build's tests, many in each process.
+
+CTest starts a process a test. A sanitized program takes a fifth of a second to start, and there are thousands of tests.
+The tests and the meaning of -R and -E are ctest's.
+
+  tools/run_tests.py BUILD [-R REGEX] [-E REGEX] [-j N]
+
+Prints the output of what fails, and ends with code 1.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+AT_ONCE = 20  # tests in a process
+TIMEOUT = 1800  # seconds for them
+FILTER = "--gtest_filter="
+
+
+def tests_of(build, regex, exclude):
+    """Commands, as ctest would run them: [program, arguments...]."""
+    command = ["ctest", "--test-dir", build, "--show-only=json-v1"]
+    command += ["-R", regex] if regex else []
+    command += ["-E", exclude] if exclude else []
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return [test["command"] for test in shown["tests"]]
+
+
+def batches_of(commands, at_once=AT_ONCE):
+    """Commands of as many tests as may be in a process. One that is no program of GoogleTest stays as it is."""
+    names, others = {}, []
+    for command in commands:
+        filters = [argument for argument in command if argument.startswith(FILTER)]
+        if len(filters) == 1 and "*" not in filters[0] and command[0].endswith("_tests"):
+            names.setdefault(command[0], []).append(filters[0][len(FILTER):])
+        else:
+            others.append(command)
+    batches = [[program, FILTER + ":".join(some[i:i + at_once])]
+               for program, some in names.items() for i in range(0, len(some), at_once)]
+    return batches + others
+
+
+def count(pattern, text):
+    return len(re.findall(pattern, text, re.MULTILINE))
+
+
+def run(command):
+    """(What is wrong: None or a line, its output, how many tests ran, how many of them were skipped)."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT,
+                              encoding="utf-8", errors="replace")
+    except subprocess.TimeoutExpired as late:
+        return f"not done in {TIMEOUT} s", (late.stdout or b"").decode("utf-8", "replace"), 0, 0
+    output = done.stdout
+    begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
+    ended = count(r"^\[ +(?:OK|SKIPPED|FAILED) +\] \S+ \(\d+ ms\)", output)
+    skipped = count(r"^\[  SKIPPED \] \S+ \(\d+ ms\)", output)
+    wanted = sum(a.count(":") + 1 for a in command if a.startswith(FILTER) and "*" not in a)
+    if done.returncode != 0:
+        failed = re.findall(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)", output, re.MULTILINE)
+        if ended < len(begun):
+            failed.append(begun[-1])
+        return f"code {done.returncode}: {' '.join(failed) or 'at its end'}", output, len(begun), skipped
+    if wanted > ended:
+        return f"{wanted - ended} of its tests did not run", output, len(begun), skipped
+    return None, output, len(begun), skipped
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", help="build folder")
+    parser.add_argument("-R", dest="regex", help="run what matches alone")
+    parser.add_argument("-E", dest="exclude", help="leave out what matches")
+    parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count(), help="processes at a time")
+    options = parser.parse_args()
+    batches = batches_of(tests_of(options.build, options.regex, options.exclude))
+    if not batches:
+        parser.error("no test matches")
+    begin, wrong, ran, skipped = time.monotonic(), [], 0, 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for number, result in enumerate(concurrent.futures.as_completed(pool.submit(run, b) for b in batches), 1):
+            fault, output, some, left = result.result()
+            ran, skipped = ran + some, skipped + left
+            if fault:
+                wrong.append(fault)
+                print(output, fault, sep="\n")
+            if number % 20 == 0 or number == len(batches):
+                seconds = time.monotonic() - begin
+                print(f"{number} of {len(batches)} processes, {ran} tests, {seconds:.0f} s", flush=True)
+    print(f"{ran} tests ran, {skipped} of them were skipped; {len(wrong)} processes failed")
+    for fault in wrong:
+        print(f"FAILED {fault}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
