@@ -58,7 +58,7 @@ def run(command):
         return f"not done in {TIMEOUT} s", (late.stdout or b"").decode("utf-8", "replace"), 0, 0
     output = done.stdout
     begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
-    ended = count(r"^\[ +(?:OK|SKIPPED|FAILED) +\] \S+ \(\d+ ms\)", output)
+    ended = count(r"^\[ +(?:OK|SKIPPED|FAILED) +\] \S.*\(\d+ ms\)$", output)
     skipped = count(r"^\[  SKIPPED \] \S+ \(\d+ ms\)", output)
     wanted = sum(a.count(":") + 1 for a in command if a.startswith(FILTER) and "*" not in a)
     if done.returncode != 0:

@@ -1,0 +1,55 @@
+"""tools/run_tests.py on programs with faults: python3 -m unittest discover -s tests/tools"""
+
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import run_tests  # noqa: E402
+
+
+def program(output, code=0):
+    """A command that is taken for a program of two tests."""
+    script = f"import sys; print({output!r}); sys.exit({code})"
+    return [sys.executable, "-c", script, "--gtest_filter=Suite.One:Suite.Two"]
+
+
+def lines(one, two):
+    return "\n".join(f"[ RUN      ] Suite.{name}\n[{state}] Suite.{name} (0 ms)"
+                     for name, state in (("One", one), ("Two", two)) if state)
+
+
+OK, SKIPPED, FAILED = "       OK ", "  SKIPPED ", "  FAILED  "
+
+
+class RunTestsTest(unittest.TestCase):
+    def test_what_passes_or_is_skipped_is_counted(self):
+        fault, _, ran, skipped = run_tests.run(program(lines(OK, SKIPPED)))
+        self.assertEqual((fault, ran, skipped), (None, 2, 1))
+
+    def test_what_fails_is_named(self):
+        fault, output, _, _ = run_tests.run(program(lines(OK, FAILED), code=1))
+        self.assertEqual(fault, "code 1: Suite.Two")
+        self.assertIn("[  FAILED  ] Suite.Two", output)
+
+    def test_the_test_that_ends_the_process_is_named(self):
+        fault, _, _, _ = run_tests.run(program(lines(OK, None) + "\n[ RUN      ] Suite.Two", code=-6))
+        self.assertEqual(fault, "code 250: Suite.Two")
+
+    def test_a_report_behind_the_tests_fails(self):
+        self.assertEqual(run_tests.run(program(lines(OK, OK), code=23))[0], "code 23: at its end")
+
+    def test_a_test_that_did_not_run_fails(self):
+        self.assertEqual(run_tests.run(program(lines(OK, None)))[0], "1 of its tests did not run")
+
+    def test_tests_of_a_program_share_processes(self):
+        commands = [["a_tests", f"--gtest_filter=Suite.{i}"] for i in range(5)]
+        commands += [["mpirun", "a_tests", "--gtest_filter=Suite.*"], ["b_tests", "--gtest_filter=Suite.0"]]
+        self.assertEqual(run_tests.batches_of(commands, at_once=3), [
+            ["a_tests", "--gtest_filter=Suite.0:Suite.1:Suite.2"], ["a_tests", "--gtest_filter=Suite.3:Suite.4"],
+            ["b_tests", "--gtest_filter=Suite.0"], ["mpirun", "a_tests", "--gtest_filter=Suite.*"]])
+
+
+if __name__ == "__main__":
+    unittest.main()
