@@ -19,7 +19,9 @@ import time
 
 AT_ONCE = 20  # tests in a process
 TIMEOUT = 1800  # seconds for them
+SLOWEST = 20  # that are told of at the end
 FILTER = "--gtest_filter="
+ENDED = re.compile(r"^\[ +(?:OK|SKIPPED|FAILED) +\] (\S+?),?(?: .*)?\((\d+) ms\)$", re.MULTILINE)
 
 
 def tests_of(build, regex, exclude):
@@ -58,7 +60,7 @@ def run(command):
         return f"not done in {TIMEOUT} s", (late.stdout or b"").decode("utf-8", "replace"), 0, 0
     output = done.stdout
     begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
-    ended = count(r"^\[ +(?:OK|SKIPPED|FAILED) +\] \S.*\(\d+ ms\)$", output)
+    ended = len(ENDED.findall(output))
     skipped = count(r"^\[  SKIPPED \] \S+ \(\d+ ms\)", output)
     wanted = sum(a.count(":") + 1 for a in command if a.startswith(FILTER) and "*" not in a)
     if done.returncode != 0:
@@ -81,11 +83,12 @@ def main():
     batches = batches_of(tests_of(options.build, options.regex, options.exclude))
     if not batches:
         parser.error("no test matches")
-    begin, wrong, ran, skipped = time.monotonic(), [], 0, 0
+    begin, wrong, times, ran, skipped = time.monotonic(), [], [], 0, 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for number, result in enumerate(concurrent.futures.as_completed(pool.submit(run, b) for b in batches), 1):
             fault, output, some, left = result.result()
             ran, skipped = ran + some, skipped + left
+            times += [(int(ms) / 1000, name) for name, ms in ENDED.findall(output)]
             if fault:
                 wrong.append(fault)
                 print(output, fault, sep="\n")
@@ -93,6 +96,8 @@ def main():
                 seconds = time.monotonic() - begin
                 print(f"{number} of {len(batches)} processes, {ran} tests, {seconds:.0f} s", flush=True)
     print(f"{ran} tests ran, {skipped} of them were skipped; {len(wrong)} processes failed")
+    for seconds, name in sorted(times, reverse=True)[:SLOWEST]:
+        print(f"{seconds:6.1f} s {name}")
     for fault in wrong:
         print(f"FAILED {fault}")
     return 1 if wrong else 0

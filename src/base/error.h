@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -28,6 +29,11 @@ class Stopped : public std::exception {
  public:
   const char* what() const noexcept override { return "stopped"; }
 };
+
+// What an exception says, in words also where there was no memory.
+inline const char* what_of(const std::exception& e) {
+  return dynamic_cast<const std::bad_alloc*>(&e) != nullptr ? "there is no memory left for it" : e.what();
+}
 
 // Throws Error with a formatted message.
 template <typename... Args>

@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
     quire::print_text(stderr, "quire: stopped; what was downloaded is kept for the next time\n");
     return kInterrupted;
   } catch (const std::exception& e) {
-    quire::print_text(stderr, "quire: {}\n", e.what());
+    quire::print_text(stderr, "quire: {}\n", quire::what_of(e));
     return kFailed;
   }
 }

@@ -191,7 +191,7 @@ void Engine::run() {
       const bool queued = scheduler_->num_in_flight() < depth && queue_step();
       if (!queued && scheduler_->num_in_flight() > 0) collect_step();
     } catch (const std::exception& e) {
-      fail_step(e.what());
+      fail_step(what_of(e));
     }
     watch_->end_turn();
   }
@@ -286,7 +286,7 @@ bool Engine::take_tasks() {
     try {
       work();
     } catch (const std::exception& e) {  // no memory, say; what runs goes on
-      log_error("a message to the engine is lost: {}", e.what());
+      log_error("a message to the engine is lost: {}", what_of(e));
     }
   };
   for (const Mailbox::Task& task : *tasks) guarded(task);

@@ -133,7 +133,7 @@ void Engine::begin(const Arrival& arrival) {
     held_.erase(request.id);
     scheduler_->abort_with_siblings(request.id);
     const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
-    for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, e.what());
+    for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, what_of(e));
   }
 }
 

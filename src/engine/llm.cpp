@@ -37,15 +37,20 @@ class Batch {
 
   // On the output thread. A callback that throws ends the whole batch.
   void update(std::size_t index, const RequestUpdate& update) {
-    if (options_.on_text && !update.new_text.empty()) {
-      try {
+    RequestOutput output;
+    std::exception_ptr exception;
+    try {
+      if (options_.on_text && !update.new_text.empty())
         options_.on_text(index, update.output, update.new_text);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!progress_.exception) progress_.exception = std::current_exception();
-      }
+      if (update.finished) output = update.request;
+    } catch (...) {
+      exception = std::current_exception();
     }
-    if (update.finished) finish(index, update.request);
+    if (exception) {
+      const std::lock_guard lock(mutex_);
+      if (!progress_.exception) progress_.exception = exception;
+    }
+    if (update.finished) finish(index, std::move(output));
   }
 
   // For one that the engine did not take.

@@ -14,6 +14,8 @@
 namespace quire {
 namespace {
 
+constexpr const char* kNoMemory = "there was no memory for what it computed";
+
 void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& next) {
   all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
 }
@@ -59,7 +61,13 @@ template <typename Each>
 void OutputProcessor::queue(std::span<Each> items, TimePoint at) {
   {
     const std::lock_guard lock(mutex_);
-    for (Each& item : items) queue_.push_back({at, std::move(item)});
+    try {
+      const std::size_t size = queue_.size() + items.size();
+      if (size > queue_.capacity()) queue_.reserve(std::max(size, 2 * queue_.capacity()));
+      for (Each& item : items) queue_.push_back({at, std::move(item)});
+    } catch (const std::bad_alloc&) {
+      is_lost_ = true;
+    }
   }
   wake_.notify_one();
 }
@@ -95,41 +103,81 @@ void OutputProcessor::run() {
   name_thread("quire-output");
   std::vector<Event> events;
   while (true) {
+    bool is_lost;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
-      if (queue_.empty()) break;
+      wake_.wait(lock, [this] { return closing_ || is_lost_ || !queue_.empty(); });
+      if (queue_.empty() && !is_lost_) break;
       events.swap(queue_);
+      is_lost = std::exchange(is_lost_, false);
     }
-    for (Event& event : events) {
-      if (auto* addition = std::get_if<Addition>(&event.item))
-        add(std::move(*addition), event.at);
-      else if (const auto* failure = std::get_if<Failure>(&event.item))
-        end_all(FinishReason::kError, failure->error);
-      else
-        handle(std::move(event));
-    }
+    for (Event& event : events) take(event);
     events.clear();
+    if (is_lost) end_all(FinishReason::kError, kNoMemory);
   }
   end_all(FinishReason::kAbort, {});
 }
 
-void OutputProcessor::end_all(FinishReason reason, const std::string& error) {
-  while (!states_.empty()) {
-    const State& state = states_.begin()->second;
-    stop_unfinished(state);
-    const auto last = state.id + state.texts.size();
-    for (SequenceId id = state.id; id < last; ++id) handle({Clock::now(), Ending{id, reason, error}});
+void OutputProcessor::take(Event& event) {
+  const SequenceId id = std::visit([](const auto& which) { return which.id; }, event.item);
+  try {
+    if (auto* addition = std::get_if<Addition>(&event.item))
+      add(*addition, event.at);
+    else if (const auto* failure = std::get_if<Failure>(&event.item))
+      end_all(FinishReason::kError, failure->error);
+    else
+      handle(std::move(event));
+  } catch (const std::exception& e) {  // no memory, say
+    try {
+      log_error("sequence {}: its output failed ({})", id, what_of(e));
+      give_up(event, id, what_of(e));
+    } catch (const std::exception&) {
+      if (const auto found = find(id); found != states_.end()) states_.erase(found);
+    }
   }
 }
 
-void OutputProcessor::add(Addition addition, TimePoint at) {
-  State& state = states_[addition.id];
+void OutputProcessor::give_up(Event& event, SequenceId id, const std::string& why) {
+  if (const auto* addition = std::get_if<Addition>(&event.item)) {
+    for (int i = 0; i < num_sampled(addition->request.params); ++i) stop_(id + static_cast<SequenceId>(i));
+    RequestOutput output;
+    output.outputs.push_back({.finish_reason = FinishReason::kError, .error = why});
+    if (addition->request.on_update)
+      addition->request.on_update({id, output, output.outputs.front(), {}, true, {}});
+    return;
+  }
+  const auto found = find(id);
+  if (found == states_.end()) return;
+  State& state = found->second;
+  stop_unfinished(state);
+  for (CompletionOutput& output : state.output.outputs) {
+    if (output.finished()) continue;
+    output.finish_reason = FinishReason::kError;
+    output.error = why;
+  }
+  deliver(state, 0, true, {});
+  states_.erase(found);
+}
+
+void OutputProcessor::end_all(FinishReason reason, const std::string& error) {
+  while (!states_.empty()) {
+    const auto first = states_.begin();
+    const State& state = first->second;
+    try {
+      stop_unfinished(state);
+      const auto last = state.id + state.texts.size();
+      for (SequenceId id = state.id; id < last; ++id) handle({Clock::now(), Ending{id, reason, error}});
+    } catch (const std::exception&) {
+      states_.erase(first);
+    }
+  }
+}
+
+void OutputProcessor::add(Addition& addition, TimePoint at) {
+  State state;
   state.id = addition.id;
-  state.request = std::move(addition.request);
-  state.prompt = std::move(addition.prompt);
   state.output.arrival = at;
-  const SamplingParams& params = state.request.params;
+  const SamplingParams& params = addition.request.params;
   state.stops = StopStrings(params.stop);
   state.num_unfinished = num_sampled(params);
   for (int i = 0; i < state.num_unfinished; ++i) {
@@ -138,6 +186,9 @@ void OutputProcessor::add(Addition addition, TimePoint at) {
     if (tokenizer_ != nullptr && params.detokenize)
       text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens);
   }
+  State& added = states_.emplace(state.id, std::move(state)).first->second;
+  added.request = std::move(addition.request);
+  added.prompt = std::move(addition.prompt);
 }
 
 // The request that a sequence is of, unless it has ended.
@@ -204,9 +255,9 @@ void OutputProcessor::apply_or_fail(State& state, std::size_t index, News& news,
     if (fault_) fault_(EngineStage::kDetokenize, id);
     apply(state, index, news, at);
   } catch (const std::exception& e) {
-    log_error("sequence {}: its output failed ({})", id, e.what());
+    log_error("sequence {}: its output failed ({})", id, what_of(e));
     output.finish_reason = FinishReason::kError;
-    output.error = e.what();
+    output.error = what_of(e);
   }
   if (!output.finished()) return;
   output.times.finished = at;
@@ -360,7 +411,7 @@ bool OutputProcessor::deliver(State& state, std::size_t index, bool finished, st
     if (state.request.on_update)
       state.request.on_update({state.id, state.output, output, new_text, finished, std::move(logits)});
   } catch (const std::exception& e) {
-    log_error("request {}: its callback threw, which ends it ({})", state.id, e.what());
+    log_error("request {}: its callback threw, which ends it ({})", state.id, what_of(e));
     return false;
   } catch (...) {
     log_error("request {}: its callback threw, which ends it", state.id);

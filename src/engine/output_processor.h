@@ -91,8 +91,11 @@ class OutputProcessor {
   void run();
   template <typename Each>  // Item, or an alternative of it
   void queue(std::span<Each> items, TimePoint at);
-  void add(Addition addition, TimePoint at);
+  void take(Event& event);
+  void add(Addition& addition, TimePoint at);
   void handle(Event event);
+  // Ends the request that an event is of, where that cannot be handled.
+  void give_up(Event& event, SequenceId id, const std::string& why);
   void end_all(FinishReason reason, const std::string& error);
   States::iterator find(SequenceId id);
   static void begin(State& state, std::size_t index, TimePoint at);
@@ -119,6 +122,7 @@ class OutputProcessor {
   std::condition_variable wake_;
   std::vector<Event> queue_;  // guarded by mutex_
   bool closing_ = false;      // guarded by mutex_
+  bool is_lost_ = false;      // guarded by mutex_: there was no memory to queue an event
   std::thread thread_;
 };
 

@@ -88,7 +88,7 @@ class RankThread {
     } catch (const std::exception& e) {
       rank_->abandon();
       const std::lock_guard calling(calling_);
-      answer.error = on_failure_ ? on_failure_(e.what()) : e.what();
+      answer.error = on_failure_ ? on_failure_(what_of(e)) : what_of(e);
       if (!order.is_answered()) failure_ = answer.error;
     }
     return answer;

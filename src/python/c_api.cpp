@@ -66,7 +66,7 @@ int guarded(QuireText* out, const Call& call) {
     put(std::string_view(e.what()), out);
     return kQuireStopped;
   } catch (const std::exception& e) {
-    put(std::string_view(e.what()), out);
+    put(std::string_view(quire::what_of(e)), out);
     return kQuireFailed;
   }
 }

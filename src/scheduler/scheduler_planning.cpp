@@ -81,7 +81,7 @@ bool Scheduler::plan_next(Sequence& sequence) {
     plan_span(sequence, num_tokens);
     return true;
   } catch (const std::exception& e) {
-    planning_failures_.push_back({sequence.id, e.what()});
+    planning_failures_.push_back({sequence.id, what_of(e)});
     end(sequence);
     return false;
   }

@@ -160,8 +160,12 @@ void HttpResponder::send_error_locked(int status, const std::string& message) {
 
 void HttpResponder::abandon() {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kStreaming) connection_->abort();
-  if (state_ == State::kWaiting) send_error_locked(500, "internal server error");
+  try {
+    if (state_ == State::kWaiting) send_error_locked(500, "internal server error");
+    if (state_ == State::kStreaming) connection_->abort();
+  } catch (const std::exception&) {  // no memory for an answer
+    connection_->abort();
+  }
 }
 
 }  // namespace quire::server

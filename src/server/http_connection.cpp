@@ -44,12 +44,22 @@ asio::mutable_buffer InputBuffer::room(std::size_t max_bytes) {
   return {data_.data() + end_, data_.size() - end_};
 }
 
+void OpenConnection::end() {
+  const std::shared_ptr<HttpService> service = std::exchange(service_, nullptr);
+  if (!service) return;
+  const std::lock_guard lock(service->mutex);
+  --service->open_connections;
+  if (reserved_) --service->reserved_connections;
+  service->closed_one.notify_all();
+}
+
 HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread,
-                               tcp::socket socket, bool reserved)
+                               tcp::socket socket, OpenConnection open)
     : thread_(std::move(thread)),
       service_(std::move(service)),
-      reserved_(reserved),
-      limits_(reserved ? service_->reserve_limits : service_->config.limits),
+      open_(std::move(open)),
+      reserved_(open_.reserved()),
+      limits_(reserved_ ? service_->reserve_limits : service_->config.limits),
       socket_(std::move(socket)),
       secured_(!service_->tls),
       parser_(limits_),
@@ -97,20 +107,27 @@ std::string HttpConnection::error_body(int status, const std::string& message,
   return R"({"error":{"message":")" + message + R"("}})";
 }
 
+template <typename Work>
+auto HttpConnection::guarded(Work work) {
+  return [self = shared_from_this(), work = std::move(work)](auto... results) mutable {
+    try {
+      work(*self, results...);
+    } catch (const std::exception& e) {
+      self->cut();
+      log_error("connection of {}: {}", self->remote_, e.what());
+    }
+  };
+}
+
 // Reading.
 
 void HttpConnection::start_reading() {
   if (reading_ || input_ended_) return;
   reading_ = true;
-  asio::co_spawn(thread_->io, read_loop(), [self = shared_from_this()](std::exception_ptr error) {
-    if (!error) return;
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& e) {
-      log_error("connection of {}: {}", self->remote_, e.what());
-    }
-    self->cut();
-  });
+  asio::co_spawn(thread_->io, read_loop(),
+                 guarded([](HttpConnection& /*self*/, const std::exception_ptr& error) {
+                   if (error) std::rethrow_exception(error);
+                 }));
 }
 
 // Ends when the connection does, and when there is no room: then the end of an answer starts it again.
@@ -158,7 +175,7 @@ void HttpConnection::on_input_end(bool reset) {
   input_ended_ = true;
   if (reset || stage_ != Stage::kAnswering) return close();
   socket_.async_wait(tcp::socket::wait_error,
-                     [self = shared_from_this()](const ErrorCode&) { self->close(); });
+                     guarded([](HttpConnection& self, const ErrorCode&) { self.close(); }));
   pollfd state{.fd = socket_.native_handle(), .events = 0, .revents = 0};
   if (::poll(&state, 1, 0) > 0) return close();
   if (const std::shared_ptr<HttpResponder> answer = answer_.lock()) answer->send_first_bytes();
@@ -229,12 +246,20 @@ void HttpConnection::refuse(int status, const std::string& message) {
 
 void HttpConnection::output(std::string_view before, std::string body, std::string_view after, Then then) {
   const std::lock_guard lock(mutex_);
-  if (closed_ || overflown_) return;
-  if (unsent_bytes_ > limits_.max_unsent_bytes) {
-    overflown_ = true;
+  if (closed_ || broken_) return;
+  broken_ = true;  // what does not come to its end here cannot be gone on with
+  try {
+    output_locked(before, std::move(body), after, then);
+  } catch (const std::exception& e) {
     asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
-    return;
+    log_error("connection of {}: {}", remote_, e.what());
   }
+}
+
+void HttpConnection::output_locked(std::string_view before, std::string body, std::string_view after,
+                                   Then then) {
+  if (unsent_bytes_ > limits_.max_unsent_bytes)
+    return asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
   unsent_bytes_ += before.size() + body.size() + after.size();
   append_locked(before);
   if (body.size() <= kCopiedBytes) {
@@ -244,11 +269,12 @@ void HttpConnection::output(std::string_view before, std::string body, std::stri
   }
   append_locked(after);
   if (then != Then::kMore) then_ = then;
-  if (scheduled_) return;
-  send_now_locked();
-  if (pending_.empty() && then_ == Then::kMore) return;
-  scheduled_ = true;
-  asio::post(thread_->io, [self = shared_from_this()] { self->write_pending(); });
+  if (!scheduled_) {
+    send_now_locked();
+    scheduled_ = !pending_.empty() || then_ != Then::kMore;
+    if (scheduled_) asio::post(thread_->io, guarded([](HttpConnection& self) { self.write_pending(); }));
+  }
+  broken_ = false;
 }
 
 void HttpConnection::append_locked(std::string_view bytes) {
@@ -301,11 +327,11 @@ void HttpConnection::start_write(Stream& stream) {
         on_progress(sent);
         return error ? 0 : kWriteBytes;
       },
-      [self = shared_from_this()](const ErrorCode& error, std::size_t sent) {
-        self->on_progress(sent);
-        if (error) return self->close();
-        self->write_pending();
-      });
+      guarded([](HttpConnection& self, const ErrorCode& error, std::size_t sent) {
+        self.on_progress(sent);
+        if (error) return self.close();
+        self.write_pending();
+      }));
 }
 
 // sent: of what is in flight, so far.
@@ -339,15 +365,15 @@ void HttpConnection::on_all_sent(Then then) {
 void HttpConnection::begin_close() {
   stage_ = Stage::kClosing;
   set_deadline(Clock::now() + limits_.linger_timeout);
-  const auto end_output = [self = shared_from_this()](const ErrorCode& error) {
-    if (error == kCutOff || self->input_ended_) return self->close();
+  auto end_output = guarded([](HttpConnection& self, const ErrorCode& error) {
+    if (error == kCutOff || self.input_ended_) return self.close();
     ErrorCode ignored;
-    self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  };
+    self.socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  });
   if (tls_) {
-    tls_->async_shutdown(end_output);
+    tls_->async_shutdown(std::move(end_output));
   } else {
-    end_output({});
+    end_output(ErrorCode());
   }
   start_reading();
 }
@@ -367,11 +393,9 @@ void HttpConnection::close() {
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   thread_->connections.erase(self);
   if (reserved_) std::erase(service_->reserve, this);
-  if (const std::shared_ptr<HttpResponder> answer = answer_.lock()) answer->disconnected();
-  const std::lock_guard lock(service_->mutex);
-  --service_->open_connections;
-  if (reserved_) --service_->reserved_connections;
-  service_->closed_one.notify_all();
+  const std::shared_ptr<HttpResponder> answer = answer_.lock();
+  if (answer) answer->disconnected();
+  open_.end();
 }
 
 // Deadlines. They move with almost every event; the timer is touched only to come earlier.
@@ -384,12 +408,12 @@ void HttpConnection::set_deadline(Clock::time_point deadline) {
 void HttpConnection::wait_for_deadline() {
   timer_at_ = deadline_;
   timer_.expires_at(deadline_);
-  timer_.async_wait([self = shared_from_this()](const ErrorCode& error) {
-    if (error || self->stage_ == Stage::kClosed) return;
-    self->timer_at_ = Clock::time_point::max();
-    if (Clock::now() >= self->deadline_) return self->on_deadline();
-    if (self->deadline_ != Clock::time_point::max()) self->wait_for_deadline();
-  });
+  timer_.async_wait(guarded([](HttpConnection& self, const ErrorCode& error) {
+    if (error || self.stage_ == Stage::kClosed) return;
+    self.timer_at_ = Clock::time_point::max();
+    if (Clock::now() >= self.deadline_) return self.on_deadline();
+    if (self.deadline_ != Clock::time_point::max()) self.wait_for_deadline();
+  }));
 }
 
 void HttpConnection::on_deadline() {

@@ -43,6 +43,24 @@ struct HttpService {
   std::condition_variable closed_one;
 };
 
+// Counts as one of a service's open connections.
+class OpenConnection {
+ public:
+  // It has been counted.
+  OpenConnection(std::shared_ptr<HttpService> service, bool reserved)
+      : service_(std::move(service)), reserved_(reserved) {}
+  OpenConnection(OpenConnection&&) = default;
+  OpenConnection& operator=(OpenConnection&&) = delete;
+  ~OpenConnection() { end(); }
+  void end();
+
+  bool reserved() const { return reserved_; }  // it is beyond the limit, for one urgent request
+
+ private:
+  std::shared_ptr<HttpService> service_;  // null: it has ended
+  bool reserved_;
+};
+
 // One thread and the connections that live on it.
 struct IoThread {
   asio::io_context io{1};
@@ -75,9 +93,8 @@ enum class Then { kMore, kNextRequest, kClose };
 // also sends, unless closed_, so the socket is closed only after that is set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // reserved: it is beyond the limit, for one urgent request.
   HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket,
-                 bool reserved);
+                 OpenConnection open);
 
   void start();
   void drain();  // closes where no request has begun
@@ -99,6 +116,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   using Clock = std::chrono::steady_clock;
 
   // Reading.
+  // A handler that does `work`. What that throws, for want of memory say, ends the connection.
+  template <typename Work>
+  auto guarded(Work work);
+
   void start_reading();
   asio::awaitable<void> read_loop();
   void on_input_end(bool reset);
@@ -109,6 +130,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void refuse(int status, const std::string& message);
 
   // Writing.
+  void output_locked(std::string_view before, std::string body, std::string_view after, Then then);
   void append_locked(std::string_view bytes);
   void send_now_locked();
   void write_pending();
@@ -125,6 +147,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   const std::shared_ptr<IoThread> thread_;  // the first member: its io_context outlives the others
   const std::shared_ptr<HttpService> service_;
+  OpenConnection open_;
   const bool reserved_;
   const HttpLimits& limits_;
   tcp::socket socket_;
@@ -155,7 +178,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::size_t unsent_bytes_ = 0;  // pending and in flight
   Then then_ = Then::kMore;
   bool scheduled_ = false;  // write_pending will run, or runs when what is in flight is sent
-  bool overflown_ = false;
+  bool broken_ = false;     // it takes no more output, and is about to be cut
   bool closed_ = false;
 };
 

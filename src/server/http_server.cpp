@@ -111,19 +111,22 @@ struct HttpServer::Impl {
 // It belongs to the first I/O thread. Connections go to the threads in turn.
 asio::awaitable<void> HttpServer::Impl::accept_loop() {
   asio::steady_timer pause(io_threads[0]->io);
-  ErrorCode error;
+  ErrorCode error, ignored;
   bool told = false;
-  for (std::size_t turn = 0;; turn = (turn + 1) % io_threads.size()) {
-    tcp::socket socket(io_threads[turn]->io);
-    co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
-    if (service->draining) co_return;
-    if (!error) {
+  for (std::size_t turn = 0; !service->draining; turn = (turn + 1) % io_threads.size()) {
+    try {
+      if (error && error != asio::error::connection_aborted) {
+        if (!std::exchange(told, true)) log_warning("cannot accept connections: {}", error.message());
+        pause.expires_after(kAcceptPause);
+        co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+      }
+      tcp::socket socket(io_threads[turn]->io);
+      co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+      if (error || service->draining) continue;
       take(std::move(socket), io_threads[turn]);
       told = false;
-    } else if (error != asio::error::connection_aborted) {
-      if (!std::exchange(told, true)) log_warning("cannot accept connections: {}", error.message());
-      pause.expires_after(kAcceptPause);
-      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    } catch (const std::exception&) {
+      error = asio::error::no_memory;
     }
   }
 }
@@ -138,17 +141,25 @@ void HttpServer::Impl::take(tcp::socket socket, std::shared_ptr<IoThread> thread
     ++service->open_connections;
     if (reserved) ++service->reserved_connections;
   }
+  OpenConnection open(service, reserved);
   ErrorCode ignored;
   if (reserved) {  // It stays on this thread, so that none piles up that is yet to make another give way.
     thread = io_threads[0];
     const auto protocol = acceptor->local_endpoint(ignored).protocol();
     socket = tcp::socket(thread->io, protocol, socket.release(ignored));
   }
-  asio::post(thread->io, [service = service, thread, reserved, socket = std::move(socket)]() mutable {
-    const auto connection = std::make_shared<HttpConnection>(service, thread, std::move(socket), reserved);
-    thread->connections.insert(connection);
-    connection->start();
-  });
+  asio::post(thread->io,
+             [service = service, thread, socket = std::move(socket), open = std::move(open)]() mutable {
+               const auto connection =
+                   std::make_shared<HttpConnection>(service, thread, std::move(socket), std::move(open));
+               try {
+                 thread->connections.insert(connection);
+                 connection->start();
+               } catch (const std::exception&) {
+                 connection->cut();
+                 throw;
+               }
+             });
 }
 
 template <typename Action>
@@ -172,7 +183,7 @@ void HttpServer::Impl::run(IoThread& thread) {
     try {
       thread.io.run();
       return;
-    } catch (const std::exception& error) {  // from a responder's on_disconnect
+    } catch (const std::exception& error) {  // from a responder's on_disconnect, or where there is no memory
       log_error("HTTP thread: {}", error.what());
     }
   }

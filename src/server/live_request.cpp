@@ -46,11 +46,10 @@ void LiveRequest::abort_all() {
 
 void LiveRequest::update(std::size_t prompt, const RequestUpdate& update) {
   const std::lock_guard lock(mutex_);
-  metrics_[prompt].update(update);
-  if (update.finished) record(update.request);
-  if (done_) return;
   try {
-    answer(prompt, update);
+    metrics_[prompt].update(update);
+    if (update.finished) record(update.request);
+    if (!done_) answer(prompt, update);
   } catch (const std::exception& e) {
     log_error("request {}: its answer failed: {}", exchange_->id(), e.what());
     fail(to_api_error(e));

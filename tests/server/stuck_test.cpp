@@ -12,7 +12,11 @@ class StuckTest : public ApiServerTest {};
 
 TEST_F(StuckTest, HealthIs503AndRequestsEndWithAnError) {
   StepGate gate(1);
-  const std::shared_ptr<void> opens_it(nullptr, [&](void*) { gate.open(); });
+  const std::shared_ptr<void> opens_it(nullptr, [&](void*) {
+    gate.open();
+    server_.reset();
+    service_.reset();
+  });
   EngineConfig config = small();
   config.watchdog = 0.05;
   start(config, gate.hooks());

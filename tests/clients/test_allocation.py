@@ -1,0 +1,131 @@
+"""One allocation after the other fails: a request ends with an error, and nothing else does.
+
+A few of them, chosen by chance, or all where QUIRE_EVERY_ALLOCATION is set.
+"""
+
+import http.client
+import json
+import os
+import random
+import subprocess
+import time
+
+import pytest
+
+from conftest import is_idle, wait_until
+from failing_new import FailingNew
+from quire_server import QuireServer
+
+EVERY = "QUIRE_EVERY_ALLOCATION" in os.environ
+CANARY = ("/v1/completions", {"prompt": "Tell me", "max_tokens": 6, "temperature": 0})
+HELLO = [{"role": "user", "content": "Hi"}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+REQUESTS = {
+    "completion": CANARY,
+    "stream": ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 6, "stream": True, "logprobs": True,
+                                        "top_logprobs": 2, "stream_options": {"include_usage": True}}),
+    "outputs": ("/v1/completions", {"prompt": ["One", "Two three"], "n": 2, "seed": 1, "max_tokens": 4, "stop": "zz"}),
+    "best_of": ("/v1/completions", {"prompt": "One", "best_of": 3, "seed": 1, "max_tokens": 4}),
+    "beams": ("/v1/completions", {"prompt": "Tell me", "max_tokens": 4, "use_beam_search": True, "n": 2}),
+    "schema": ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 12, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}),
+    "embeddings": ("/v1/embeddings", {"input": ["a", "b c"]}),
+    "responses": ("/v1/responses", {"input": "Hello", "max_output_tokens": 5}),
+    "messages": ("/v1/messages", {"messages": HELLO, "max_tokens": 5}),
+    "refused": ("/v1/completions", {"prompt": "x", "max_tokens": "many"}),
+}
+
+
+class Tortured:
+    """A server that is started again where an excused allocation has ended it."""
+
+    def __init__(self, binary, path):
+        self._binary = binary
+        self.failing = FailingNew(binary, path)
+        self.start()
+        self.canary = self.ask(*CANARY)[1]
+
+    def start(self):
+        self.failing.begin(0)
+        self.server = QuireServer(self._binary, "--cpu-threads", 1, "--max-num-seqs", 8, env=self.failing.environment)
+
+    def ask(self, path, body):
+        """Status and text or error; None and why where the connection was lost."""
+        headers = {"Content-Type": "application/json"}
+        try:
+            status, _, answer = self.server.request("POST", path, json.dumps(body), headers, timeout=20)
+        except (ConnectionError, http.client.HTTPException) as lost:
+            return None, repr(lost)
+        if status == 200 and path == CANARY[0]:
+            return status, [choice["text"] for choice in json.loads(answer)["choices"]]
+        return status, answer.decode()
+
+    def has_ended(self):
+        """Whether the server had to be started again, which is an error unless the allocation is excused."""
+        try:
+            self.server.process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            return False
+        callers, is_excused = self.failing.callers(), self.failing.is_excused()
+        self.start()
+        assert is_excused, f"the server has ended: {callers}"
+        return True
+
+    def number_of_allocations(self, request):
+        for _ in range(3):  # what is made once is there then
+            expected, _ = self.ask(*request)
+        before = self.failing.count()
+        self.ask(*request)
+        time.sleep(0.1)
+        return expected, self.failing.count() - before
+
+
+@pytest.fixture(scope="module")
+def tortured(binary, tmp_path_factory):
+    made = Tortured(binary, tmp_path_factory.mktemp("failing") / "control")
+    yield made
+    made.server.stop()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
+    request, failing = REQUESTS[name], tortured.failing
+    expected, number = tortured.number_of_allocations(request)
+    assert number > 20
+    chosen = range(1, number + 1) if EVERY else random.Random(name).sample(range(1, number + 1), 20)
+    for nth in chosen:
+        failing.arm(nth)
+        status, answer = tortured.ask(*request)
+        failing.arm(0)
+        if status is None and tortured.has_ended():
+            continue
+        what = f"{nth}: {status} {answer}, {failing.callers()}"
+        assert status in (None, expected, 500), what
+        again, text = tortured.ask(*CANARY)
+        if again is None and tortured.has_ended():
+            continue
+        assert (again, text) == (200, tortured.canary), f"{what}, then {again} {text}"
+    wait_until(lambda: is_idle(tortured.server))
+
+
+def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
+    failing = FailingNew(binary, tmp_path / "control")
+    command = [binary, "generate", "--prompt", "Tell me", "--max-tokens", "4", "--cpu-threads", "1"]
+
+    def run(nth):
+        failing.begin(nth)
+        return subprocess.run(command, env=failing.environment, capture_output=True, text=True, timeout=60)
+
+    whole = run(0)
+    assert whole.returncode == 0, whole.stderr
+    number = failing.count()
+    chosen = range(1, number + 1, 7) if EVERY else random.Random(1).sample(range(1, number + 1), 30)
+    for nth in chosen:
+        result = run(nth)
+        if result.returncode < 0:
+            assert failing.is_excused(), f"{nth}: {result.stderr} {failing.callers()}"
+        elif result.returncode == 0:
+            assert result.stdout == whole.stdout, f"{nth}: {failing.callers()}"
+        else:
+            assert result.returncode in (1, 2) and "quire: " in result.stderr, f"{nth}: {result}"
+            assert "bad_alloc" not in result.stderr, f"{nth}: {failing.callers()}"
