@@ -24,13 +24,14 @@ from quire_server import QuireServer
 STREAMS = 256
 SLOW_READERS = 16  # of them
 LEAVE, ERR = 0.05, 0.05  # shares of requests
+LONG, LONG_OUTPUT = 0.02, 1500  # share of requests, tokens: they outgrow the room there was when they began
 WARM_UP = 0.2  # share of the time
 MAX_RSS_GROWTH = 0.01
 CANARY_SECONDS = 10
 DRAIN_SECONDS = 30
 READ_DELAY = 0.1  # seconds between the reads of a stream
 STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
-# The cache is smaller than what the streams want, so that some are preempted.
+# The cache holds less than the streams want, so that some are preempted.
 FLAGS = ["--kv-cache-memory", "16MiB", "--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes"]
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
@@ -117,7 +118,7 @@ class Soak:
         fields = {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": self.random.randint(8, 160),
+            "max_tokens": LONG_OUTPUT if self.random.random() < LONG else self.random.randint(8, 160),
             "temperature": self.random.choice([0, 0.7, 1.5]),
             "seed": self.random.randrange(1 << 30),
             "ignore_eos": self.random.random() < 0.5,
