@@ -1,7 +1,8 @@
 """Holds 256 streams on the bundled model, with clients that leave, err and read slowly, and watches the server.
 
 Usage: soak.py QUIRE [SECONDS [SEED]]. Exit code 1 and a list of what went wrong if anything did. It reads sockets in
-large, late pieces, since it shares the cores with the server.
+large, late pieces, since it shares the cores with the server. The server records what it schedules; when it has
+ended, `quire replay` must make every plan again. Where it does not, the recording is kept.
 """
 
 import asyncio
@@ -10,8 +11,12 @@ import json
 import os
 import pathlib
 import random
+import re
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 from quire_server import QuireServer
@@ -19,13 +24,15 @@ from quire_server import QuireServer
 STREAMS = 256
 SLOW_READERS = 16  # of them
 LEAVE, ERR = 0.05, 0.05  # shares of requests
+LONG, LONG_OUTPUT = 0.02, 1500  # share of requests, tokens: they outgrow the room there was when they began
 WARM_UP = 0.2  # share of the time
 MAX_RSS_GROWTH = 0.01
 CANARY_SECONDS = 10
 DRAIN_SECONDS = 30
 READ_DELAY = 0.1  # seconds between the reads of a stream
 STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
-FLAGS = ["--kv-cache-memory", "128MiB", "--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes"]
+# The cache holds less than the streams want, so that some are preempted.
+FLAGS = ["--kv-cache-memory", "16MiB", "--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes"]
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
 PROMPTS = ["Once there was", "The KV cache keeps keys and values. " * 20, "A", "Continuous batching is"]
@@ -111,7 +118,7 @@ class Soak:
         fields = {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": self.random.randint(8, 160),
+            "max_tokens": LONG_OUTPUT if self.random.random() < LONG else self.random.randint(8, 160),
             "temperature": self.random.choice([0, 0.7, 1.5]),
             "seed": self.random.randrange(1 << 30),
             "ignore_eos": self.random.random() < 0.5,
@@ -287,35 +294,56 @@ def stop(soak):
     return seconds
 
 
-def report(soak, preemptions, stop_seconds):
+def replay(soak, binary, recording):
+    """Makes every plan of the recording again. Returns what was said of it."""
+    done = subprocess.run([binary, "replay", recording, "--json"], capture_output=True, text=True)
+    if done.returncode == 0 and (made := json.loads(done.stdout))["whole"] and made["differs_at"] is None:
+        return f"{made['steps']} steps of {made['requests']} requests were planned again, all alike"
+    kept = shutil.copy(recording, tempfile.mkdtemp(prefix="quire-soak-"))
+    soak.error(f"replay of {kept}: code {done.returncode}, {(done.stdout or done.stderr).strip()}")
+    return "the replay differs"
+
+
+def report(soak, aborts, preemptions, stop_seconds, replayed):
     growth, first, last = soak.rss_growth()
     if growth >= MAX_RSS_GROWTH:
         soak.error(f"RSS grew by {growth:.2%}")
+    if not aborts or not preemptions:
+        soak.error(f"{aborts:.0f} aborts and {preemptions:.0f} preemptions: it is to have both")
     counts = soak.counts
     requests = counts["streams"] + counts["invalid"] + counts["disconnects"]
     print(
-        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests, of which {counts['disconnects']} left and "
-        f"{counts['invalid']} were invalid; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
-        f"{preemptions:.0f} preemptions, {counts['canaries']} canaries, {len(soak.errors)} errors; "
-        f"RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}); SIGTERM took {stop_seconds:.1f} s"
+        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests, of which {counts['disconnects']} left "
+        f"and {counts['invalid']} were invalid; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
+        f"{aborts:.0f} aborts, {preemptions:.0f} preemptions, {counts['canaries']} canaries, "
+        f"{len(soak.errors)} errors; "
+        f"RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}); SIGTERM took {stop_seconds:.1f} s; "
+        f"{replayed}"
     )
     for error in soak.errors[:20]:
         print(f"soak: {error}", file=sys.stderr)
 
 
 def main(binary, seconds=600, seed=1):
-    server = QuireServer(binary, *FLAGS)
+    with tempfile.TemporaryDirectory(prefix="quire-soak-") as folder:
+        return hold(binary, float(seconds), int(seed), pathlib.Path(folder) / "soak.rec")
+
+
+def hold(binary, seconds, seed, recording):
+    server = QuireServer(binary, *FLAGS, "--record", recording)
     for fields in [{}, *STRUCTURES]:  # threads for masks are made with the first of these
         server.post("/v1/chat/completions", **CANARY, **fields)
-    soak = Soak(server, float(seconds), int(seed))
+    soak = Soak(server, seconds, seed)
     baseline = handles(server.pid)
     asyncio.run(soak.run())
     if left := what_is_left(server, baseline):
         soak.error(f"left behind: {left}")
     if failures := {status: count for status, count in server.responses().items() if status.startswith("5")}:
         soak.error(f"answers of the server: {failures}")
+    aborts = float(re.search(r'^vllm:request_success_total\{.*"abort".*\} (\S+)', server.metrics_text(), re.M)[1])
     preemptions = server.metrics()["vllm:num_preemptions_total"]
-    report(soak, preemptions, stop(soak))
+    stop_seconds = stop(soak)
+    report(soak, aborts, preemptions, stop_seconds, replay(soak, binary, recording))
     return 1 if soak.errors else 0
 
 

@@ -143,7 +143,7 @@ def test_states_appear_as_a_load_makes_them(browser, shown, shots):
         page.wait("/preempted, and gives its blocks back: too few blocks/.test(document.querySelector('#events').textContent)")
         page.wait(f"{rows}.includes('long enough')")
         page.wait("/one each for [1-4] sequence/.test(document.querySelector('#step-text').innerText)")
-        page.wait("/[1-9][\\d,.]*, at most/.test(document.querySelector('#charts b').innerText)")
+        page.wait("/[1-9][\\d,.]*, highest/.test(document.querySelector('#charts b').innerText)")
         page.screenshot(shots / "window_light.png")
     page.wait("document.querySelector('#waits').innerText === 'Nobody waits.'")
     page.wait("/^0 of /.test(document.querySelector('.counts').textContent)")

@@ -112,44 +112,67 @@ TEST(ReplayTest, EveryPlanOfRandomSchedulesIsMadeAgainWithAndWithoutTokens) {
   EXPECT_GT(num_preemptions, 300U);
 }
 
-// One of the scheduler's blocks is never given back.
-TEST(ReplayTest, ABlockThatIsLostIsFoundAtTheFirstPlanThatItChanges) {
-  const TempDir directory;
-  const std::string path = directory.path() / "recording", sound = directory.path() / "sound";
-  Scenario scenario;
-  scenario.config = small_config(12);
-  const auto run = [](bool lose, Harness& harness) {
-    for (int i = 0; i < 8; ++i) {
-      harness.add(request_of(0, std::vector<TokenId>(20, i)), 1);
-    }
-    for (int step = 0; step < 200; ++step) {
-      if (lose && step >= 20 && harness.stats().num_free_blocks > 0)
-        lose = (harness.lose_free_block(), false);
-      if (!harness.schedule()) break;
-      harness.apply();
-    }
-  };
-  record(scenario, false, path, [&](Harness& harness) { run(true, harness); });
-  record(scenario, false, sound, [&](Harness& harness) { run(false, harness); });
+// The blocks that a scheduler holds for its sequences.
+std::vector<BlockId> held_blocks(const Harness& harness) {
+  std::vector<BlockId> held;
+  for (const auto& [id, sequence] : harness.scheduler().sequences())
+    for (const BlockId block : sequence.blocks.table.blocks()) held.push_back(block);
+  return held;
+}
 
+// The plans of a recording as texts.
+std::vector<std::string> plans_of(const std::string& path) {
   struct Plans : Counts {
     std::vector<std::string> texts;
     void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
       texts.push_back(plan != nullptr ? to_text(*plan) : "");
     }
-  } broken, whole;
-  const Recording recording(path);
-  recording.read(broken);
-  Recording(sound).read(whole);
-  const auto differs = std::ranges::mismatch(broken.texts, whole.texts);
-  ASSERT_NE(differs.in1, broken.texts.end());
+  } plans;
+  Recording(path).read(plans);
+  return plans.texts;
+}
 
-  Replayer replayer(recording.info().scheduler);
-  recording.read(replayer);
-  ASSERT_TRUE(replayer.difference());
-  EXPECT_EQ(replayer.difference()->step, static_cast<std::uint64_t>(differs.in1 - broken.texts.begin() + 1));
-  EXPECT_EQ(replayer.difference()->recorded, *differs.in1);
-  EXPECT_EQ(replayer.difference()->replayed, *differs.in2);
+// When a sequence gives its blocks back, one of them is left out.
+TEST(ReplayTest, ABlockThatIsLostIsFoundAtTheFirstPlanThatItChanges) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording", sound = directory.path() / "sound";
+  Scenario scenario;
+  scenario.config = small_config(12);
+  // Returns the plans before the block was lost.
+  const auto run = [](int fault_at, Harness& harness) {
+    for (int i = 0; i < 8; ++i) harness.add(request_of(0, std::vector<TokenId>(20, i)), 1);
+    int num_releases = 0, num_plans = 0, lost_behind = -1;
+    while (harness.schedule()) {
+      ++num_plans;
+      const std::vector<BlockId> held = held_blocks(harness);
+      harness.apply();
+      const BlockPool& pool = harness.scheduler().pool();
+      const auto freed = std::ranges::find_if(held, [&](BlockId id) { return pool.ref_count(id) == 0; });
+      if (freed == held.end() || ++num_releases != fault_at) continue;
+      harness.skip_release(*freed);
+      lost_behind = num_plans;
+    }
+    return lost_behind;
+  };
+  record(scenario, false, sound, [&](Harness& harness) { run(0, harness); });
+  const std::vector<std::string> whole = plans_of(sound);
+  for (int fault_at = 1; fault_at <= 4; ++fault_at) {
+    int lost_behind = -1;
+    record(scenario, false, path, [&](Harness& harness) { lost_behind = run(fault_at, harness); });
+    ASSERT_GE(lost_behind, 1) << "there is no release " << fault_at;
+    const std::vector<std::string> broken = plans_of(path);
+    const auto differs = std::ranges::mismatch(broken, whole);
+    const Recording recording(path);
+    Replayer replayer(recording.info().scheduler);
+    recording.read(replayer);
+    ASSERT_TRUE(differs.in1 != broken.end() && differs.in2 != whole.end());
+    const auto step = static_cast<int>(differs.in1 - broken.begin()) + 1;
+    EXPECT_GT(step, lost_behind);
+    ASSERT_TRUE(replayer.difference());
+    EXPECT_EQ(replayer.difference()->step, static_cast<std::uint64_t>(step));
+    EXPECT_EQ(replayer.difference()->recorded, *differs.in1);
+    EXPECT_EQ(replayer.difference()->replayed, *differs.in2);
+  }
 }
 
 TEST(RecordingTest, SaysNothingOfTokensUnlessItIsTo) {

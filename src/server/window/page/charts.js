@@ -57,7 +57,7 @@ function drawChart(chart, seconds, last, style) {
   const most = chart.most ?? Math.max(...values.map(([, value]) => value), 1e-9);
   const newest = values[values.length - 1];
   const now = newest && newest[0] > last - 10 ? chart.show(newest[1]) : "–";
-  const text = newest ? `${now}, at most ${chart.show(Math.max(...values.map(([, value]) => value)))}` : "–";
+  const text = newest ? `${now}, highest ${chart.show(Math.max(...values.map(([, value]) => value)))}` : "–";
   if (chart.value.textContent !== text) {
     chart.value.textContent = text;
     chart.canvas.setAttribute("aria-label", `${chart.title}: ${text}`);

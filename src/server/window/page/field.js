@@ -91,7 +91,7 @@ class Field {
 
   tell(total, counts) {
     const parts = [`${number(counts.used)} of ${number(total)} in use`, `${number(counts.shared)} of them shared`,
-      `${number(counts.warm)} kept`, `${number(counts.free)} free`];
+      `${number(counts.warm)} free but kept`, `${number(counts.free)} free and empty`];
     if (this.show) parts.push(`${number(counts.others)} (pale) in use by other layers`);
     const text = parts.join(", ");
     if (this.counts.textContent === text) return;
@@ -190,7 +190,7 @@ export class Fields {
     const block = this.frame[field.key][id];
     const what = field.key === "slots" ? "Slot" : "Block";
     if (block === 0) return `${what} ${id} is free.`;
-    if (block === 1) return `${what} ${id} is kept: nobody uses it, but what it holds can be found again.`;
+    if (block === 1) return `${what} ${id} is kept: it is free, but what it holds can still be found.`;
     if (block[1] === 0) return `${what} ${id} is held by steps under way alone.`;
     const others = block[0] > 1 ? `, shared by ${number(block[0])}` : "";
     const sequence = this.frame.sequences[block[1]];

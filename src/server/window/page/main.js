@@ -118,13 +118,14 @@ function setLines(list, lines, none) {
   all.forEach((line, i) => setText(list.children[i] ?? list.appendChild(document.createElement("li")), line));
 }
 
-// What the last step read and computed, beside what this machine can at best. A step reads all weights once, and of
-// each sequence in it the blocks that it holds.
+// What the last step read, and what those of the last second computed, beside what this machine can at best. A step
+// reads all weights once, and of each sequence in it the blocks that it holds.
 function setLimits() {
   const { about: { limits, budget, seats }, step, step_seconds: seconds } = frame;
   const all = Object.values(frame.seconds);
+  const [written, read, , , , , busy] = all[all.length - 1] ?? [0, 0, 0, 0, 0, 0, 0];
   const meters = [
-    ["of the last second, a step was under way", all[all.length - 1]?.[6] ?? 0],
+    ["of the last second, a step was under way", busy],
     [`of the ${number(budget)} tokens that a step may have`, step.tokens / budget],
     [`of the ${number(seats)} sequences that may run at once`, step.spans.length / seats],
   ];
@@ -133,9 +134,10 @@ function setLimits() {
     const blocks = step.spans.reduce((sum, [id]) => sum + blocksOf(frame, id).size, 0);
     const bytes = limits.weight_bytes + limits.expert_bytes * met + blocks * limits.block_bytes;
     const ofReading = bytes / seconds / (limits.read_gb_per_s * 1e9);
-    const ofMatrix = (limits.flop_per_token * step.tokens) / seconds / (limits.matrix_gflop_per_s * 1e9);
-    meters.push([`of the ${number(limits.read_gb_per_s)} GB that this machine can read a second`, ofReading]);
-    meters.push([`of the ${number(limits.matrix_gflop_per_s)} GFLOP that it can compute a second`, ofMatrix]);
+    const flop = limits.flop_per_token * (written + read);
+    const ofMatrix = busy > 0 ? flop / busy / (limits.matrix_gflop_per_s * 1e9) : 0;
+    meters.push([`of the ${number(limits.read_gb_per_s)} GB a second that memory gives; caches give more`, ofReading]);
+    meters.push([`of the ${number(limits.matrix_gflop_per_s)} GFLOP a second that it can compute`, ofMatrix]);
   }
   const parent = byId("limits");
   while (parent.children.length > meters.length) parent.lastChild.remove();

@@ -15,7 +15,7 @@ const WHYS = [
   "the step’s budget of tokens is used up",
   "a sequence may have no more tokens in one step",
   "too few blocks are free",
-  "as many sequences run as may at once",
+  "as many sequences run as may at once; one must end first",
   "no slot for its fixed state is free",
   "its state is kept behind what it got",
   "another sequence has priority",
@@ -63,8 +63,8 @@ export function describe(id, sequence) {
 export const blockMeaning = (about) =>
   "A model remembers what it has read as keys and values: the KV cache. It is cut into " +
   `${number(about.blocks)} blocks, each with room for ${about.block_size} tokens (a token is a word or a piece of ` +
-  `one). A sequence takes a block whenever ${about.block_size} more of its tokens are read or written, and gives all ` +
-  "of them back when it ends. Who finds no free block waits.";
+  `one). A sequence, which is one text in the making, takes a block whenever ${about.block_size} more of its tokens ` +
+  "are read or written, and gives all of them back when it ends. A sequence that finds too few blocks free waits.";
 
 export function groupName(window) {
   return window === 0 ? "Layers that look back at all tokens" : `Layers that look back at ${number(window)} tokens`;
