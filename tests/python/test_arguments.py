@@ -15,8 +15,8 @@ import quire
 from quire import LLM, BeamSearchParams, SamplingParams
 
 
-@pytest.mark.parametrize("name, nearest", [("max_num_seq", "max_num_seqs"), ("gpu_memory_utilisation", "gpu_memory_utilization"),
-                                           ("kv_cache_dtyp", "kv_cache_dtype")])
+@pytest.mark.parametrize("name, nearest", [("max_num_seq", "max_num_seqs"), ("kv_cache_dtyp", "kv_cache_dtype"),
+                                           ("gpu_memory_utilisation", "gpu_memory_utilization")])
 def test_an_unknown_argument_names_the_nearest(name, nearest):
     with pytest.raises(TypeError, match=f"LLM has no argument '{name}'; the nearest is '{nearest}'"):
         LLM(**{name: 1})
@@ -37,7 +37,8 @@ def test_what_changes_nothing_may_be_given():
         assert llm.info["dtype"] == "float32" and llm.max_model_len == 128
 
 
-@pytest.mark.parametrize("name, nearest", [("temprature", "temperature"), ("max_token", "max_tokens"), ("topp", "top_p")])
+@pytest.mark.parametrize("name, nearest", [("temprature", "temperature"), ("max_token", "max_tokens"),
+                                           ("topp", "top_p")])
 def test_an_unknown_sampling_parameter_names_the_nearest(name, nearest):
     with pytest.raises(TypeError, match=f"SamplingParams has no argument '{name}'; the nearest is '{nearest}'"):
         SamplingParams(**{name: 1})
@@ -49,8 +50,8 @@ def test_a_sampling_parameter_of_vllms_that_is_not_supported_says_so():
     assert SamplingParams(logits_processors=None) == SamplingParams()
 
 
-@pytest.mark.parametrize("wrong", [dict(temperature=-1), dict(top_p=0), dict(top_p=1.5), dict(top_k=-2), dict(n=0), dict(n=2.5),
-                                   dict(min_p=float("nan")), dict(max_tokens=-1), dict(max_tokens=True), dict(seed="x"),
+@pytest.mark.parametrize("wrong", [dict(temperature=-1), dict(top_p=0), dict(top_p=1.5), dict(top_k=-2), dict(n=0),
+                                   dict(n=2.5), dict(min_p=float("nan")), dict(max_tokens=-1), dict(max_tokens=True), dict(seed="x"),
                                    dict(presence_penalty=3), dict(min_tokens=20), dict(n=2, temperature=0)])
 def test_a_value_out_of_range_is_a_value_error_that_names_it(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

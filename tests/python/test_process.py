@@ -76,7 +76,8 @@ def test_a_keyboard_interrupt_stops_a_batch_and_the_engine_goes_on():
                 llm.generate(["a"] * 64, endless, use_tqdm=False)
         except KeyboardInterrupt:
             print("stopped", time.monotonic() - begin < 5)
-        print(len(llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids))
+        [after] = llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
+        print(len(after.outputs[0].token_ids))
         """)
     assert done.stdout.split() == ["stopped", "True", "2"], done.stderr
 
