@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 import quire
 from quire import LLM, BeamSearchParams, SamplingParams
+from quire._engine import _NATIVE
 
 
 @pytest.mark.parametrize("name, nearest", [("max_num_seq", "max_num_seqs"), ("kv_cache_dtyp", "kv_cache_dtype"),
@@ -20,6 +22,12 @@ from quire import LLM, BeamSearchParams, SamplingParams
 def test_an_unknown_argument_names_the_nearest(name, nearest):
     with pytest.raises(TypeError, match=f"LLM has no argument '{name}'; the nearest is '{nearest}'"):
         LLM(**{name: 1})
+
+
+def test_every_setting_of_the_engine_is_an_argument():
+    header = (Path(__file__).parents[2] / "include" / "quire" / "engine_config.h").read_text()
+    fields = set(re.findall(r"^  [\w:<>(), ]+ (\w+)(?: = [^;]*)?;", header, re.M)) - {"on_layer", "stopped"}
+    assert len(fields) > 30 and fields == _NATIVE | {"model"}
 
 
 def test_an_argument_of_vllms_that_is_not_supported_says_so():

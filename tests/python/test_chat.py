@@ -111,10 +111,3 @@ def test_embeddings_have_length_one_and_do_not_depend_on_neighbours(llm):
     assert llm.embed("a kv cache", use_tqdm=False)[0].outputs.embedding == first.outputs.embedding
     with LLM(max_model_len=256, max_num_seqs=2, pooler_config={"pooling_type": "MEAN", "dimensions": 8}) as mean:
         assert len(mean.embed("a kv cache", use_tqdm=False)[0].outputs.embedding) == 8
-
-
-def test_a_score_is_the_cosine(llm):
-    [same, other] = llm.score("a kv cache", ["a kv cache", "the scheduler"], use_tqdm=False)
-    assert math.isclose(same.outputs.score, 1, rel_tol=1e-4) and other.outputs.score < same.outputs.score
-    with pytest.raises(ValueError, match="data_1 has 2 texts and data_2 3"):
-        llm.score(["a", "b"], ["a", "b", "c"])
