@@ -59,8 +59,8 @@ def test_a_sampling_parameter_of_vllms_that_is_not_supported_says_so():
 
 
 @pytest.mark.parametrize("wrong", [dict(temperature=-1), dict(top_p=0), dict(top_p=1.5), dict(top_k=-2), dict(n=0),
-                                   dict(n=2.5), dict(min_p=float("nan")), dict(max_tokens=-1), dict(max_tokens=True), dict(seed="x"),
-                                   dict(presence_penalty=3), dict(min_tokens=20), dict(n=2, temperature=0)])
+                                   dict(n=2.5), dict(min_p=float("nan")), dict(max_tokens=-1), dict(max_tokens=True),
+                                   dict(seed="x"), dict(presence_penalty=3), dict(min_tokens=20), dict(n=2, temperature=0)])
 def test_a_value_out_of_range_is_a_value_error_that_names_it(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         SamplingParams(**wrong)
