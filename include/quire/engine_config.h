@@ -63,6 +63,9 @@ struct EngineConfig {
   std::int64_t max_num_queued_tokens = 0;
   // Called by rank 0 as layers are loaded: how many are.
   std::function<void(std::size_t done, std::size_t total)> on_layer = {};
+  // Called by every rank, any thread, as layers are loaded, and between the parts of a start; true: the
+  // engine's constructor throws Stopped.
+  std::function<bool()> stopped = {};
   // Where to write what the scheduler does (docs/recording.md); empty: the last of it is kept in memory.
   // Whether the ids of tokens are in it.
   std::string record;

@@ -23,8 +23,8 @@ _NATIVE = frozenset(
     "kv_cache_dtype kv_cache_dtype_skip_layers chat_template generation_config override_generation_config "
     "kv_cache_memory state_cache_memory gpu_memory_utilization swap_space preemption_mode enforce_eager "
     "deterministic enable_prefix_caching disable_jump_forward max_logprobs scheduling_policy max_num_queued_reqs "
-    "max_num_queued_tokens record record_tokens seed".split())
-_OURS = frozenset({"model", "revision", "offline", "kv_cache_memory_bytes", "pooler_config"})
+    "max_num_queued_tokens record record_tokens check_invariants seed".split())
+_OURS = frozenset({"model", "revision", "offline", "kv_cache_memory_bytes", "pooler_config", "hf_overrides"})
 # vLLM's, of which no value changes what is computed here.
 _WITHOUT_EFFECT = frozenset(
     "trust_remote_code disable_log_stats disable_log_requests enable_log_requests max_seq_len_to_capture "
@@ -36,7 +36,7 @@ _WITHOUT_EFFECT = frozenset(
 _NEUTRAL: dict[str, Any] = {
     "tokenizer": None, "tokenizer_revision": None, "code_revision": None, "skip_tokenizer_init": False,
     "load_format": "auto", "pipeline_parallel_size": 1, "data_parallel_size": 1, "enable_expert_parallel": False,
-    "cpu_offload_gb": 0, "hf_overrides": None, "mm_processor_kwargs": None, "enable_lora": False,
+    "cpu_offload_gb": 0, "mm_processor_kwargs": None, "enable_lora": False,
     "speculative_config": None, "enable_sleep_mode": False, "kv_transfer_config": None, "logits_processors": None,
     "calculate_kv_scales": False, "enable_prompt_embeds": False, "prefill_context_parallel_size": 1,
     "decode_context_parallel_size": 1, "logprobs_mode": "raw_logprobs"}
@@ -88,6 +88,18 @@ def read_pooling(config: Any) -> dict[str, Any]:
             "dimensions": get("dimensions") or 0}
 
 
+def read_overrides(overrides: Any) -> str:
+    """vLLM's hf_overrides, a dict, as JSON; "": none."""
+    if not overrides:
+        return ""
+    if not isinstance(overrides, Mapping):
+        raise InvalidRequestError(f"hf_overrides is {overrides!r}; it must be a dict")
+    try:
+        return json.dumps(dict(overrides))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"hf_overrides is no JSON: {error}") from None
+
+
 class _DownloadLine:
     """What comes of a download, on stderr: a line every tenth."""
 
@@ -112,6 +124,7 @@ class EngineCore:
         source = {"model": model, "revision": arguments.get("revision") or "main",
                   "offline": bool(arguments.get("offline")), "with_weights": True}
         config["model"] = _native.find_model(source, _DownloadLine(model)) if model else ""
+        config["hf_overrides"] = read_overrides(arguments.get("hf_overrides"))
         self.handle = _native.new_engine(config)
         self.info = _native.info(self.handle)
         self.tokenizer = Tokenizer(self.handle, self.info)

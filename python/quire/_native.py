@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 from .exceptions import EngineError, ForkError, InvalidRequestError, QueueFullError
 
 _OK, _INVALID, _QUEUE_FULL, _STOPPED = 0, 1, 2, 3
+_POLL = 0.1  # seconds until a KeyboardInterrupt is noticed
 
 
 class _Text(ctypes.Structure):
@@ -27,7 +28,7 @@ _FUNCTIONS = {
     "quire_free_text": (None, [_OUT]),
     "quire_set_verbose": (_INT, [_INT]),
     "quire_find_model": (_INT, [_BYTES, _SIZE, _Progress, _OUT]),
-    "quire_engine_new": (_INT, [_BYTES, _SIZE, ctypes.POINTER(_POINTER), _OUT]),
+    "quire_engine_new": (_INT, [_BYTES, _SIZE, _Progress, ctypes.POINTER(_POINTER), _OUT]),
     "quire_engine_free": (None, [_POINTER]),
     "quire_engine_info": (_INT, [_POINTER, _OUT]),
     "quire_engine_stats": (_INT, [_POINTER, _OUT]),
@@ -98,23 +99,47 @@ def set_verbose(verbose: bool) -> None:
     _library.quire_set_verbose(int(verbose))
 
 
-def find_model(source: dict[str, Any], progress: Callable[[int, int], None]) -> str:
-    """The directory of a hub id. What `progress` raises stops the download, and is raised."""
+def _call_long(name: str, argument: dict[str, Any], progress: Callable[[int, int], None], *more: Any) -> bytes:
+    """As _call, of what takes a QuireProgress. It runs on another thread: where Python's code is called from C, a
+    KeyboardInterrupt may be raised outside of every `try`. What this thread or `progress` raises ends the call."""
+    text = _dump(argument)
     raised: list[BaseException] = []
+    found: list[bytes] = []
 
     def tell(done: int, total: int) -> int:
         try:
-            progress(done, total)
+            if not raised:
+                progress(done, total)
         except BaseException as error:
             raised.append(error)
         return len(raised)
 
-    text = _dump(source)
+    def work() -> None:
+        try:
+            found.append(_call(name, text, len(text), _Progress(tell), *more))
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            done.set()
+
+    done = threading.Event()  # an interrupted Thread.join of Python 3.11 takes its thread for ended
+    thread = threading.Thread(target=work, name="quire-long-call")
     try:
-        return _call("quire_find_model", text, len(text), _Progress(tell)).decode()
-    finally:
-        if raised:
-            raise raised[0]
+        thread.start()
+        while not done.wait(_POLL):
+            pass
+    except BaseException as error:
+        raised.insert(0, error)
+        if thread.is_alive():
+            done.wait()
+    if raised:
+        raise raised.pop(0)
+    return found[0]
+
+
+def find_model(source: dict[str, Any], progress: Callable[[int, int], None]) -> str:
+    """The directory of a hub id. What `progress` raises stops the download, and is raised."""
+    return _call_long("quire_find_model", source, progress).decode()
 
 
 class Ids:
@@ -190,8 +215,14 @@ class Handle:
 
 
 def new_engine(config: dict[str, Any]) -> Handle:
-    text, pointer = _dump(config), _POINTER()
-    _call("quire_engine_new", text, len(text), ctypes.byref(pointer))
+    """A KeyboardInterrupt ends the loading, and its memory is given back."""
+    pointer = _POINTER()
+    try:
+        _call_long("quire_engine_new", config, lambda done, total: None, ctypes.byref(pointer))
+    except BaseException:
+        if pointer.value is not None:  # it was too late to end it
+            _library.quire_engine_free(pointer)
+        raise
     assert pointer.value is not None
     return Handle(pointer.value, "quire_engine_free")
 
@@ -230,10 +261,10 @@ def tokens(engine: Handle, ids: Sequence[int]) -> tuple[list[Optional[str]], lis
 
 
 def _render_chat(engine: Handle, context: dict[str, Any], chat_template: Optional[str], cut_after: Optional[str],
-                 tokenize: bool) -> bytes:
+                 tokenize: bool, of_pair: bool = False) -> bytes:
     try:
         text = _dump({"context": context, "chat_template": chat_template, "cut_after": cut_after,
-                      "tokenize": tokenize})
+                      "tokenize": tokenize, "of_pair": of_pair})
     except (TypeError, ValueError) as error:
         raise InvalidRequestError(f"the messages, tools or chat_template_kwargs are no JSON: {error}") from None
     return _call_on(engine, "quire_render_chat", text, len(text))
@@ -247,6 +278,11 @@ def render_chat_text(engine: Handle, context: dict[str, Any], chat_template: Opt
 def render_chat_ids(engine: Handle, context: dict[str, Any], chat_template: Optional[str] = None,
                     cut_after: Optional[str] = None) -> list[int]:
     return _to_ids(_render_chat(engine, context, chat_template, cut_after, True))
+
+
+def render_pair_ids(engine: Handle, context: dict[str, Any]) -> list[int]:
+    """The prompt of a classifier that judges pairs: messages of the roles query and document."""
+    return _to_ids(_render_chat(engine, context, None, None, True, of_pair=True))
 
 
 class Channel:

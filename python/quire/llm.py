@@ -7,13 +7,13 @@ import threading
 from types import TracebackType
 from typing import Any, Mapping, Optional, Sequence, Union
 
-from . import _native
+from . import _native, _scoring
 from ._arguments import refuse_unsupported
 from ._engine import EngineCore, read_embedding, spread
 from ._progress import UseTqdm, make_progress
 from .exceptions import InvalidRequestError
 from .inputs import Prompt, PromptType, TextPrompt, TokensPrompt, read_prompts
-from .outputs import (BeamSearchOutput, BeamSearchSequence, EmbeddingRequestOutput, RequestOutput, ScoringOutput,
+from .outputs import (BeamSearchOutput, BeamSearchSequence, EmbeddingRequestOutput, RequestOutput,
                       ScoringRequestOutput)
 from .sampling_params import BeamSearchParams, SamplingParams
 from .tokenizer import Tokenizer
@@ -106,26 +106,43 @@ class LLM:
             if getattr(pooling_params, name, None) is not None:
                 options["normalise" if name == "normalize" else name] = getattr(pooling_params, name)
         params = SamplingParams(max_tokens=1, truncate_prompt_tokens=truncate_prompt_tokens)
-        read = read_prompts(prompts)
-        ids = [self._core.prompt_ids(prompt, i + 1, 0, truncate_prompt_tokens) for i, prompt in enumerate(read)]
-        events = self._run([self._core.pack(params, options, False)] * len(read), ids, use_tqdm, "Embedding")
-        return [read_embedding(self._next_id(), event) for event in events]
+        return self._pool(read_prompts(prompts), params, options, use_tqdm, "Embedding")
 
     def score(self, data_1: Union[str, Sequence[str]], data_2: Union[str, Sequence[str]], *,
-              truncate_prompt_tokens: Optional[int] = None, use_tqdm: UseTqdm = True) -> list[ScoringRequestOutput]:
-        """How near texts are: the cosine of their embeddings. data_1: one text, or one each of data_2."""
+              truncate_prompt_tokens: Optional[int] = None, use_tqdm: UseTqdm = True, pooling_params: Any = None,
+              lora_request: None = None, instruction: Optional[str] = None) -> list[ScoringRequestOutput]:
+        """What the server's /score says of pairs: of a reranker how relevant data_2 is to data_1, from 0 to 1, or
+        with use_activation=False the difference of its logits; of any other model the cosine of their embeddings.
+
+        data_1: one text, or one each of data_2. truncate_prompt_tokens: so many first tokens of each text, or, of a
+        reranker's prompt, which is cut in data_2 alone, as many in all; -1: max_model_len. instruction: what
+        relevance is, for a reranker.
+        """
+        refuse_unsupported("LLM.score", {"lora_request": lora_request}, {})
         left = [data_1] if isinstance(data_1, str) else list(data_1)
         right = [data_2] if isinstance(data_2, str) else list(data_2)
         if len(left) != 1 and len(left) != len(right):
             raise InvalidRequestError(f"data_1 has {len(left)} texts and data_2 {len(right)}; data_1 has one, or as "
                                       "many")
-        found = self.embed([*left, *right], truncate_prompt_tokens=truncate_prompt_tokens, use_tqdm=use_tqdm)
+        most = _scoring.read_most(truncate_prompt_tokens, self.max_model_len)
+        activation = getattr(pooling_params, "use_activation", None) is not False
+        classifier = self._core.info["classifier"] or {}
+        if classifier.get("judges_pairs"):
+            pairs = [(left[0 if len(left) == 1 else i], text) for i, text in enumerate(right)]
+            prompts = [_scoring.pair_prompt(self._core, pair, instruction, most) for pair in pairs]
+            params = SamplingParams(max_tokens=1, allowed_token_ids=classifier["tokens"])
+            judged = self._pool(prompts, params, {"pooling": "logits"}, use_tqdm, "Scoring")
+            return [ScoringRequestOutput(one.request_id, _scoring.of_logits(one, activation), one.prompt_token_ids)
+                    for one in judged]
+        _scoring.refuse_of_cosines(self._core, instruction, activation)
+        prompts = [Prompt(None, self._core.tokenizer.encode(text)[:most], "") for text in (*left, *right)]
+        found = self._pool(prompts, SamplingParams(max_tokens=1), {**self._core.pooling, "normalise": True}, use_tqdm,
+                           "Scoring")
         scores = []
         for i, of in enumerate(found[len(left):]):
             one = found[0 if len(left) == 1 else i]
-            score = sum(a * b for a, b in zip(one.outputs.embedding, of.outputs.embedding))
-            ids = [*one.prompt_token_ids, *of.prompt_token_ids]
-            scores.append(ScoringRequestOutput(of.request_id, ScoringOutput(score), ids))
+            scores.append(ScoringRequestOutput(of.request_id, _scoring.of_cosine(one, of),
+                                               [*one.prompt_token_ids, *of.prompt_token_ids]))
         return scores
 
     # What it is.
@@ -189,6 +206,13 @@ class LLM:
         events = self._run(requests, ids, use_tqdm, "Processed prompts")
         return [self._core.read_output(self._next_id(), prompt.text, event, one)
                 for prompt, event, one in zip(prompts, events, params)]
+
+    def _pool(self, prompts: list[Prompt], params: SamplingParams, options: dict[str, Any], use_tqdm: UseTqdm,
+              what: str) -> list[EmbeddingRequestOutput]:
+        cut = params.truncate_prompt_tokens
+        ids = [self._core.prompt_ids(prompt, i + 1, 0, cut) for i, prompt in enumerate(prompts)]
+        events = self._run([self._core.pack(params, options, False)] * len(ids), ids, use_tqdm, what)
+        return [read_embedding(self._next_id(), event) for event in events]
 
     def _run(self, requests: list[bytes], prompts: list[list[int]], use_tqdm: UseTqdm,
              what: str) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ class EmbeddingRequestOutput:
 
 @dataclasses.dataclass
 class ScoringOutput:
-    score: float  # the cosine of two embeddings
+    score: float  # of a reranker 0 to 1, or the difference of its logits; else the cosine of two embeddings
 
 
 @dataclasses.dataclass

@@ -115,6 +115,7 @@ void Engine::load() try {
 // Runs a part of the start and enters it in the ledger.
 template <typename Work>
 void Engine::timed(const char* phase, const Work& work) {
+  if (setup_.config.stopped && setup_.config.stopped()) throw Stopped();
   const auto start = std::chrono::steady_clock::now();
   work();
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

@@ -57,9 +57,13 @@ void Rank::resolve(const RankOrder& order, RankAnswer& answer) {
 
 void Rank::load(const RankOrder&, RankAnswer&) {
   const std::unique_ptr<WeightSource> weights = setup_.model.open_weights();
-  const auto& on_layer = setup_.config.on_layer;
-  runner_ = std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, setup_.model.config, *weights,
-                                          comm_->rank() == 0 ? on_layer : nullptr);
+  const auto on_layer = [this](std::size_t done, std::size_t total) {
+    const EngineConfig& config = setup_.config;
+    if (config.stopped && config.stopped()) throw Stopped();
+    if (config.on_layer && comm_->rank() == 0) config.on_layer(done, total);
+  };
+  runner_ =
+      std::make_unique<ModelRunner>(*backend_, *comm_, runtime_, setup_.model.config, *weights, on_layer);
   const std::string& architecture = setup_.model.config.architecture();
   const IgnorableTensors& ignorable = find_model_family(architecture).ignorable;
   std::set<std::string> left_out;

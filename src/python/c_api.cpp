@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "engine/classifier.h"
 #include "engine/engine.h"
 #include "python/channel.h"
 #include "python/chat.h"
@@ -75,7 +76,15 @@ OrderedJson parse(const char* text, std::size_t size) {
   return quire::parse_ordered_json({text, size}, "the arguments");
 }
 
-OrderedJson info(const quire::Engine& engine) {
+OrderedJson classifier_json(const quire::Classifier* classifier) {
+  if (classifier == nullptr) return {};
+  return {{"labels", classifier->labels},
+          {"tokens", classifier->tokens},
+          {"judges_pairs", classifier->pair_prompt.has_value()}};
+}
+
+OrderedJson info(const QuireEngine& of) {
+  const quire::Engine& engine = *of.engine;
   const quire::RuntimeConfig& config = engine.config();
   const quire::MemoryPlan& plan = engine.memory_plan();
   OrderedJson startup = OrderedJson::object();
@@ -95,6 +104,7 @@ OrderedJson info(const quire::Engine& engine) {
           {"eos_token_ids",
            std::vector<std::int32_t>(sampling.eos_token_ids.begin(), sampling.eos_token_ids.end())},
           {"has_tokenizer", engine.has_tokenizer()},
+          {"classifier", classifier_json(of.chat->classifier())},
           {"sampling", quire::python::sampling_defaults_json(engine.default_sampling_params())},
           {"memory",
            {{"weights_bytes", plan.weights},
@@ -149,11 +159,18 @@ int quire_find_model(const char* source, std::size_t size, QuireProgress progres
   });
 }
 
-int quire_engine_new(const char* config, std::size_t size, QuireEngine** engine, QuireText* out) {
+int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped, QuireEngine** engine,
+                     QuireText* out) {
   return guarded(out, [&] {
+    OrderedJson json = parse(config, size);
+    const auto overrides = json.at("hf_overrides").get<std::string>();
+    json.erase("hf_overrides");
+    quire::check_hf_overrides(overrides);
+    quire::EngineConfig read = quire::python::read_engine_config(json);
+    read.stopped = [stopped] { return stopped(0, 0) != 0; };
     auto made = std::make_unique<QuireEngine>();
-    made->engine = std::make_shared<quire::Engine>(quire::python::read_engine_config(parse(config, size)));
-    made->chat.emplace(*made->engine);
+    made->engine = std::make_shared<quire::Engine>(read);
+    made->chat.emplace(*made->engine, overrides);
     *engine = made.release();
   });
 }
@@ -161,7 +178,7 @@ int quire_engine_new(const char* config, std::size_t size, QuireEngine** engine,
 void quire_engine_free(QuireEngine* engine) { delete engine; }
 
 int quire_engine_info(QuireEngine* engine, QuireText* out) {
-  return guarded(out, [&] { put(info(*engine->engine), out); });
+  return guarded(out, [&] { put(info(*engine), out); });
 }
 
 int quire_engine_stats(QuireEngine* engine, QuireText* out) {

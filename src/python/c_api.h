@@ -26,7 +26,7 @@ struct QuireText {
 struct QuireEngine;
 struct QuireChannel;
 
-// Bytes of a download; not 0: give up.
+// Bytes of a download; any thread may call it; not 0: give up.
 using QuireProgress = int (*)(std::uint64_t done, std::uint64_t total);
 
 void quire_free_text(QuireText* text);
@@ -35,7 +35,9 @@ int quire_set_verbose(int verbose);
 // source: {"model", "revision", "offline", "with_weights"}. out: a directory or file.
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out);
 
-int quire_engine_new(const char* config, std::size_t size, QuireEngine** engine, QuireText* out);
+// config: json_input.h's, and "hf_overrides", empty or find_classifier's. stopped: its numbers are 0.
+int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped, QuireEngine** engine,
+                     QuireText* out);
 void quire_engine_free(QuireEngine* engine);  // aborts what is unfinished
 int quire_engine_info(QuireEngine* engine, QuireText* out);
 int quire_engine_stats(QuireEngine* engine, QuireText* out);
@@ -47,7 +49,8 @@ int quire_decode(QuireEngine* engine, const std::int32_t* ids, std::size_t count
                  QuireText* out);
 // out: {"tokens": [text or null, ...], "special": [true, ...]}, as the tokenizer's file spells them.
 int quire_tokens(QuireEngine* engine, const std::int32_t* ids, std::size_t count, QuireText* out);
-// request: {"context", "chat_template", "tokenize", "cut_after"}. out: int32 token ids, or the text.
+// request: {"context", "chat_template", "of_pair", "tokenize", "cut_after"}. out: int32 token ids, or the
+// text.
 int quire_render_chat(QuireEngine* engine, const char* request, std::size_t size, QuireText* out);
 
 int quire_channel_new(QuireEngine* engine, QuireChannel** channel, QuireText* out);

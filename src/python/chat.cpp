@@ -23,7 +23,7 @@ void cut_after(std::vector<TextPiece>& pieces, const std::string& text) {
 
 }  // namespace
 
-Chat::Chat(const Engine& engine) {
+Chat::Chat(const Engine& engine, const std::string& hf_overrides) {
   try {
     template_ = engine.load_chat_template();
     if (!template_)
@@ -32,14 +32,19 @@ Chat::Chat(const Engine& engine) {
   } catch (const Error& e) {
     why_none_ = e.what();
   }
+  classifier_ = find_classifier(engine, hf_overrides, template_ ? &*template_ : nullptr);
 }
 
 std::vector<TextPiece> Chat::render(OrderedJson request) const {
   const OrderedJson& given = request.at("chat_template");
   std::optional<CheckpointChatTemplate> instead;
-  if (!given.is_null())
+  if (request.at("of_pair").get<bool>()) {
+    if (!classifier_ || !classifier_->pair_prompt) fail("the model has no prompt for pairs of texts");
+    instead = classifier_->pair_prompt;
+  } else if (!given.is_null()) {
     instead = {read_chat_template(given.get<std::string>()), std::nullopt,
                template_ ? template_->special_tokens : OrderedJson::object()};
+  }
   if (!instead && !template_) throw Error(why_none_);
   const std::time_t time = std::time(nullptr);
   std::tm now{};

@@ -1,6 +1,7 @@
 #include "python/json_input.h"
 
-#include <initializer_list>
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -185,6 +186,7 @@ EngineConfig read_engine_config(const OrderedJson& object) {
   members.take("max_num_queued_tokens", config.max_num_queued_tokens);
   members.take("record", config.record);
   members.take("record_tokens", config.record_tokens);
+  members.take("check_invariants", config.check_invariants);
   members.take("seed", config.seed);
   members.finish();
   return config;
@@ -235,8 +237,11 @@ void read_request_options(const OrderedJson& object, EngineRequest& request) {
   members.take("dimensions", request.dimensions);
   members.take("normalise", request.normalise);
   if (const OrderedJson* pooling = members.find("pooling"); pooling != nullptr && !pooling->is_null()) {
-    if (*pooling != "last" && *pooling != "mean") refuse("pooling", *pooling, "last or mean");
-    request.pooling = *pooling == "last" ? Pooling::kLast : Pooling::kMean;
+    constexpr std::pair<const char*, Pooling> kKinds[] = {
+        {"last", Pooling::kLast}, {"mean", Pooling::kMean}, {"logits", Pooling::kLogits}};
+    const auto* const kind = std::ranges::find(kKinds, *pooling, &std::pair<const char*, Pooling>::first);
+    if (kind == std::end(kKinds)) refuse("pooling", *pooling, "last, mean or logits");
+    request.pooling = kind->second;
   }
   members.finish();
 }

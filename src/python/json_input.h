@@ -16,8 +16,8 @@ EngineConfig read_engine_config(const OrderedJson& object);
 // over: what holds where the object has nothing.
 SamplingParams read_sampling_params(const OrderedJson& object, const SamplingParams& over);
 
-// Beside the parameters of a request: priority, cache_salt, timeout, pooling ("last", "mean"), dimensions,
-// normalise.
+// Beside the parameters of a request: priority, cache_salt, timeout, pooling ("last", "mean",
+// "logits"), dimensions, normalise.
 void read_request_options(const OrderedJson& object, EngineRequest& request);
 
 // The parameters as read_sampling_params reads them, but those without a value of their own.

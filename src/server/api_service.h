@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "dialects/output_format.h"
+#include "engine/classifier.h"
 #include "engine/engine.h"
 #include "server/api_request.h"
 #include "server/api_response.h"
 #include "server/chat_output.h"
 #include "server/chat_request.h"
-#include "server/classifier.h"
 #include "server/exchange.h"
 #include "server/metrics.h"
 #include "server/response_store.h"

@@ -2,6 +2,7 @@
 #include "server/api_error.h"
 #include "server/api_service.h"
 #include "server/completion_request.h"
+#include "server/pair_prompt.h"
 #include "server/pooling_response.h"
 
 namespace quire::server {

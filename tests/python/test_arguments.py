@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -13,13 +14,20 @@ import pytest
 
 import quire
 from quire import LLM, BeamSearchParams, SamplingParams
+from quire._engine import _NATIVE
 
 
-@pytest.mark.parametrize("name, nearest", [("max_num_seq", "max_num_seqs"), ("gpu_memory_utilisation", "gpu_memory_utilization"),
-                                           ("kv_cache_dtyp", "kv_cache_dtype")])
+@pytest.mark.parametrize("name, nearest", [("max_num_seq", "max_num_seqs"), ("kv_cache_dtyp", "kv_cache_dtype"),
+                                           ("gpu_memory_utilisation", "gpu_memory_utilization")])
 def test_an_unknown_argument_names_the_nearest(name, nearest):
     with pytest.raises(TypeError, match=f"LLM has no argument '{name}'; the nearest is '{nearest}'"):
         LLM(**{name: 1})
+
+
+def test_every_setting_of_the_engine_is_an_argument():
+    header = (Path(__file__).parents[2] / "include" / "quire" / "engine_config.h").read_text()
+    fields = set(re.findall(r"^  [\w:<>(), ]+ (\w+)(?: = [^;]*)?;", header, re.M)) - {"on_layer", "stopped"}
+    assert len(fields) > 30 and fields == _NATIVE | {"model"}
 
 
 def test_an_argument_of_vllms_that_is_not_supported_says_so():
@@ -37,7 +45,8 @@ def test_what_changes_nothing_may_be_given():
         assert llm.info["dtype"] == "float32" and llm.max_model_len == 128
 
 
-@pytest.mark.parametrize("name, nearest", [("temprature", "temperature"), ("max_token", "max_tokens"), ("topp", "top_p")])
+@pytest.mark.parametrize("name, nearest", [("temprature", "temperature"), ("max_token", "max_tokens"),
+                                           ("topp", "top_p")])
 def test_an_unknown_sampling_parameter_names_the_nearest(name, nearest):
     with pytest.raises(TypeError, match=f"SamplingParams has no argument '{name}'; the nearest is '{nearest}'"):
         SamplingParams(**{name: 1})
@@ -49,9 +58,9 @@ def test_a_sampling_parameter_of_vllms_that_is_not_supported_says_so():
     assert SamplingParams(logits_processors=None) == SamplingParams()
 
 
-@pytest.mark.parametrize("wrong", [dict(temperature=-1), dict(top_p=0), dict(top_p=1.5), dict(top_k=-2), dict(n=0), dict(n=2.5),
-                                   dict(min_p=float("nan")), dict(max_tokens=-1), dict(max_tokens=True), dict(seed="x"),
-                                   dict(presence_penalty=3), dict(min_tokens=20), dict(n=2, temperature=0)])
+@pytest.mark.parametrize("wrong", [dict(temperature=-1), dict(top_p=0), dict(top_p=1.5), dict(top_k=-2), dict(n=0),
+                                   dict(n=2.5), dict(min_p=float("nan")), dict(max_tokens=-1), dict(max_tokens=True),
+                                   dict(seed="x"), dict(presence_penalty=3), dict(min_tokens=20), dict(n=2, temperature=0)])
 def test_a_value_out_of_range_is_a_value_error_that_names_it(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         SamplingParams(**wrong)

@@ -92,9 +92,10 @@ def test_encode_and_decode_are_inverse(llm):
 
 def test_a_beam_of_one_is_greedy_and_more_beams_find_no_worse(llm):
     prompt = "The KV cache"
-    [greedy] = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0), use_tqdm=False)
-    [one, four] = (llm.beam_search([{"prompt": prompt}], BeamSearchParams(beam_width=width, max_tokens=6, ignore_eos=True))[0]
-                   for width in (1, 4))
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0)
+    [greedy] = llm.generate(prompt, params, use_tqdm=False)
+    searches = [BeamSearchParams(beam_width=width, max_tokens=6, ignore_eos=True) for width in (1, 4)]
+    [one, four] = (llm.beam_search([{"prompt": prompt}], search)[0] for search in searches)
     assert one.sequences[0].tokens == greedy.prompt_token_ids + greedy.outputs[0].token_ids
     assert one.sequences[0].text == prompt + greedy.outputs[0].text
     assert math.isclose(one.sequences[0].cum_logprob, greedy.outputs[0].cumulative_logprob, rel_tol=1e-4)
@@ -110,10 +111,3 @@ def test_embeddings_have_length_one_and_do_not_depend_on_neighbours(llm):
     assert llm.embed("a kv cache", use_tqdm=False)[0].outputs.embedding == first.outputs.embedding
     with LLM(max_model_len=256, max_num_seqs=2, pooler_config={"pooling_type": "MEAN", "dimensions": 8}) as mean:
         assert len(mean.embed("a kv cache", use_tqdm=False)[0].outputs.embedding) == 8
-
-
-def test_a_score_is_the_cosine(llm):
-    [same, other] = llm.score("a kv cache", ["a kv cache", "the scheduler"], use_tqdm=False)
-    assert math.isclose(same.outputs.score, 1, rel_tol=1e-4) and other.outputs.score < same.outputs.score
-    with pytest.raises(ValueError, match="data_1 has 2 texts and data_2 3"):
-        llm.score(["a", "b"], ["a", "b", "c"])

@@ -123,7 +123,8 @@ def test_a_second_prompt_of_the_same_beginning_comes_from_the_prefix_cache(greed
 
 def test_structured_outputs_hold_the_text(llm):
     def ask(**source):
-        params = SamplingParams(temperature=1, seed=3, max_tokens=40, structured_outputs=StructuredOutputsParams(**source))
+        wanted = StructuredOutputsParams(**source)
+        params = SamplingParams(temperature=1, seed=3, max_tokens=40, structured_outputs=wanted)
         return texts(llm.generate(PROMPTS[0], params, use_tqdm=False))[0]
 
     assert ask(choice=["alpha", "beta"]) in ("alpha", "beta")

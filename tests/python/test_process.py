@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -76,9 +80,61 @@ def test_a_keyboard_interrupt_stops_a_batch_and_the_engine_goes_on():
                 llm.generate(["a"] * 64, endless, use_tqdm=False)
         except KeyboardInterrupt:
             print("stopped", time.monotonic() - begin < 5)
-        print(len(llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids))
+        [after] = llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
+        print(len(after.outputs[0].token_ids))
         """)
     assert done.stdout.split() == ["stopped", "True", "2"], done.stderr
+
+
+def write_model(folder: Path, tokenizer: Path, layers: int) -> None:
+    """A Qwen3 of zeros, [1024] wide, with 13 million parameters a layer; its file takes no room on a disk."""
+    shutil.copytree(tokenizer, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((folder / "config.json").read_text())
+    config.update(hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8,
+                  num_hidden_layers=layers, max_window_layers=layers)
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], 1024], "model.norm.weight": [1024]}
+    for layer in range(layers):
+        for name, shape in {
+                "input_layernorm": [1024], "post_attention_layernorm": [1024], "self_attn.q_norm": [64],
+                "self_attn.k_norm": [64], "self_attn.q_proj": [1024, 1024], "self_attn.k_proj": [512, 1024],
+                "self_attn.v_proj": [512, 1024], "self_attn.o_proj": [1024, 1024], "mlp.gate_proj": [3072, 1024],
+                "mlp.up_proj": [3072, 1024], "mlp.down_proj": [1024, 3072]}.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_keyboard_interrupt_ends_the_loading_of_a_model(llm, tmp_path, ranks):
+    write_model(tmp_path / "model", Path(llm.info["model"]), 200)
+    done = run_script(f"""
+        def rss():
+            return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        def interrupt():
+            while rss() - before < 100 << 20:
+                time.sleep(0.01)
+            interrupted.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        before, interrupted = rss(), []
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            LLM({str(tmp_path / "model")!r}, quantization="int8", max_model_len=64, max_num_seqs=1,
+                tensor_parallel_size={ranks})
+        except KeyboardInterrupt:
+            print("stopped", time.monotonic() - interrupted[0] < 2)
+        print(rss() - before < 64 << 20)
+        print(len(llm.generate("a", SamplingParams(max_tokens=1), use_tqdm=False)))
+        """)
+    assert done.stdout.split() == ["stopped", "True", "True", "1"], done.stderr
 
 
 def test_a_forked_child_is_told_and_may_have_an_engine_of_its_own():

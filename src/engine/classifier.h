@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/pooling_request.h"
 
-namespace quire::server {
+namespace quire {
 
 // A causal model that judges a text by which of some tokens it would say next.
 struct Classifier {
@@ -26,9 +25,4 @@ void check_hf_overrides(const std::string& overrides);
 std::optional<Classifier> find_classifier(const Engine& engine, const std::string& overrides,
                                           const CheckpointChatTemplate* chat_template);
 
-// The tokens of a pair's prompt. Where it must be shorter the document is cut, and nothing else. ApiError
-// where it does not fit.
-std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequest& request,
-                                   std::size_t document, const ServedModel& model);
-
-}  // namespace quire::server
+}  // namespace quire
