@@ -141,7 +141,9 @@ void OutputProcessor::give_up(Event& event, SequenceId id, const std::string& wh
   if (const auto* addition = std::get_if<Addition>(&event.item)) {
     for (int i = 0; i < num_sampled(addition->request.params); ++i) stop_(id + static_cast<SequenceId>(i));
     RequestOutput output;
+    output.arrival = event.at;
     output.outputs.push_back({.finish_reason = FinishReason::kError, .error = why});
+    output.outputs.front().times.finished = Clock::now();
     if (addition->request.on_update)
       addition->request.on_update({id, output, output.outputs.front(), {}, true, {}});
     return;
@@ -154,6 +156,7 @@ void OutputProcessor::give_up(Event& event, SequenceId id, const std::string& wh
     if (output.finished()) continue;
     output.finish_reason = FinishReason::kError;
     output.error = why;
+    output.times.finished = Clock::now();
   }
   deliver(state, 0, true, {});
   states_.erase(found);

@@ -29,6 +29,8 @@ int BlockTable::num_held() const {
 
 void BlockTable::append(std::span<const BlockId> row) {
   const int index = size();
+  const std::size_t num_blocks = blocks_.size() + static_cast<std::size_t>(layout_->num_lanes());
+  if (num_blocks > blocks_.capacity()) blocks_.reserve(std::max(num_blocks, 2 * blocks_.capacity()));
   for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
     if (index < layout_->num_outside(lane, position_)) {
       blocks_.push_back(kNoBlock);
@@ -82,8 +84,9 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
     for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
       BlockId& block = at(i, lane);
       if (!shared(block)) continue;
+      if (first > i * block_size) copies.emplace_back();  // the last that may fail
       const BlockId from = std::exchange(block, pool_->allocate());
-      if (first > i * block_size) copies.push_back({from, block});
+      if (first > i * block_size) copies.back() = {from, block};
       pool_->release(from);
       first_changed = std::min(first_changed, i);
     }

@@ -1,12 +1,11 @@
 """One allocation after the other fails: a request ends with an error, and nothing else does.
 
-A few of them, chosen by chance, or all where QUIRE_EVERY_ALLOCATION is set.
+All of them where QUIRE_EVERY_ALLOCATION is set, as the soak does; otherwise none, for each takes a request.
 """
 
 import http.client
 import json
 import os
-import random
 import subprocess
 import time
 
@@ -16,7 +15,7 @@ from conftest import is_idle, wait_until
 from failing_new import FailingNew
 from quire_server import QuireServer
 
-EVERY = "QUIRE_EVERY_ALLOCATION" in os.environ
+pytestmark = pytest.mark.skipif("QUIRE_EVERY_ALLOCATION" not in os.environ, reason="the soak's")
 CANARY = ("/v1/completions", {"prompt": "Tell me", "max_tokens": 6, "temperature": 0})
 HELLO = [{"role": "user", "content": "Hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -92,8 +91,7 @@ def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
     request, failing = REQUESTS[name], tortured.failing
     expected, number = tortured.number_of_allocations(request)
     assert number > 20
-    chosen = range(1, number + 1) if EVERY else random.Random(name).sample(range(1, number + 1), 20)
-    for nth in chosen:
+    for nth in range(1, number + 1):
         failing.arm(nth)
         status, answer = tortured.ask(*request)
         failing.arm(0)
@@ -119,8 +117,7 @@ def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
     whole = run(0)
     assert whole.returncode == 0, whole.stderr
     number = failing.count()
-    chosen = range(1, number + 1, 7) if EVERY else random.Random(1).sample(range(1, number + 1), 30)
-    for nth in chosen:
+    for nth in range(1, number + 1, 7):
         result = run(nth)
         if result.returncode < 0:
             assert failing.is_excused(), f"{nth}: {result.stderr} {failing.callers()}"
