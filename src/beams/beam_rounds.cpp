@@ -34,6 +34,7 @@ void BeamRounds::begin_round(Search& search) {
 
 std::vector<SearchResult> BeamRounds::take(std::vector<SequenceUpdate>& updates, TimePoint at) {
   std::vector<SearchResult> results;
+  results.reserve(searches_.size());  // none is lost behind this
   std::erase_if(updates, [&](SequenceUpdate& update) {
     const auto search = find(update.id);
     if (search == searches_.end()) return false;

@@ -142,10 +142,12 @@ void OutputProcessor::give_up(Event& event, SequenceId id, const std::string& wh
     for (int i = 0; i < num_sampled(addition->request.params); ++i) stop_(id + static_cast<SequenceId>(i));
     RequestOutput output;
     output.arrival = event.at;
-    output.outputs.push_back({.finish_reason = FinishReason::kError, .error = why});
-    output.outputs.front().times.finished = Clock::now();
+    CompletionOutput& failed = output.outputs.emplace_back();
+    failed.finish_reason = FinishReason::kError;
+    failed.error = why;
+    failed.times.finished = Clock::now();
     if (addition->request.on_update)
-      addition->request.on_update({id, output, output.outputs.front(), {}, true, {}});
+      addition->request.on_update({id, output, failed, {}, true, {}});
     return;
   }
   const auto found = find(id);

@@ -56,13 +56,14 @@ std::map<SequenceId, Sequence> Scheduler::take_out_beams(SequenceId first) {
 
 // It runs at once if its parent's blocks are there and a seat is free; else it waits, as after a preemption.
 void Scheduler::add_beam(SequenceId id, const Sequence& parent, TokenId token) {
-  Sequence& beam = sequences_.emplace(id, parent).first->second;
-  beam.id = id;
-  beam.arrival += id - parent.id;  // reserved when the search was added
-  beam.append(token);
-  beam.state = SequenceState::kWaiting;
-  beam.held = beam.started = beam.has_sampled = false;
-  QUIRE_CHECK(!beam.complete(), "beam {} cannot go on", id);
+  Sequence forked = parent;
+  forked.id = id;
+  forked.arrival += id - parent.id;  // reserved when the search was added
+  forked.append(token);
+  forked.state = SequenceState::kWaiting;
+  forked.held = forked.started = forked.has_sampled = false;
+  QUIRE_CHECK(!forked.complete(), "beam {} cannot go on", id);
+  Sequence& beam = sequences_.emplace(id, std::move(forked)).first->second;
   if (const auto& deadline = beam.request->deadline) deadlines_.emplace(*deadline, id);
   if (beam.num_planned() > 0 && !free_seats_.empty() && cache_.fork_states(beam.blocks))
     return start_running(beam);
