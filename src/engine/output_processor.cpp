@@ -146,8 +146,7 @@ void OutputProcessor::give_up(Event& event, SequenceId id, const std::string& wh
     failed.finish_reason = FinishReason::kError;
     failed.error = why;
     failed.times.finished = Clock::now();
-    if (addition->request.on_update)
-      addition->request.on_update({id, output, failed, {}, true, {}});
+    if (addition->request.on_update) addition->request.on_update({id, output, failed, {}, true, {}});
     return;
   }
   const auto found = find(id);
