@@ -25,33 +25,14 @@ namespace quire {
 namespace {
 
 using ::testing::ElementsAreArray;
+using testing::request_of;
+using testing::submit_output;
 
 std::vector<TokenId> golden_prompt(int i) {
   return testing::golden_ids("qwen3", "prompt." + std::to_string(i));
 }
 std::vector<TokenId> golden_output(int i) {
   return testing::golden_ids("qwen3", "greedy." + std::to_string(i));
-}
-
-EngineRequest request_of(std::vector<TokenId> prompt) {
-  EngineRequest request;
-  request.prompt = std::move(prompt);
-  request.params.temperature = 0;
-  request.params.max_tokens = 24;
-  request.params.ignore_eos = true;
-  return request;
-}
-
-// Its future breaks if the request ends without a word, as one whose callback throws does.
-std::future<CompletionOutput> submit(Engine& engine, EngineRequest request, RequestId* id = nullptr) {
-  auto done = std::make_shared<std::promise<CompletionOutput>>();
-  auto output = done->get_future();
-  request.on_update = [done = std::move(done)](const RequestUpdate& update) {
-    if (update.finished) done->set_value(update.output);
-  };
-  const RequestId given = engine.submit(std::move(request));
-  if (id != nullptr) *id = given;
-  return output;
 }
 
 void expect_all_blocks_free(Engine& engine) {
@@ -94,10 +75,10 @@ TEST_P(FaultTest, EndsTheRequestThatItConcernsAndNothingElse) {
   EngineConfig config = testing::golden_config("qwen3");
   config.max_num_seqs = 2;
   Engine engine(config, open_model(config.model), hooks());
-  auto beside = submit(engine, request_of(golden_prompt(0)));
-  auto victim = submit(engine, request_of(golden_prompt(1)));
-  auto waiting = submit(engine, request_of(golden_prompt(0)));
-  auto last = submit(engine, request_of(golden_prompt(2)));
+  auto beside = submit_output(engine, request_of(golden_prompt(0)));
+  auto victim = submit_output(engine, request_of(golden_prompt(1)));
+  auto waiting = submit_output(engine, request_of(golden_prompt(0)));
+  auto last = submit_output(engine, request_of(golden_prompt(2)));
   all_there_.set_value();
   if (GetParam() == EngineStage::kCallback) {
     EXPECT_THROW(victim.get(), std::future_error);  // it is told nothing more
@@ -110,7 +91,7 @@ TEST_P(FaultTest, EndsTheRequestThatItConcernsAndNothingElse) {
   EXPECT_THAT(waiting.get().token_ids, ElementsAreArray(golden_output(0)));
   EXPECT_THAT(last.get().token_ids, ElementsAreArray(golden_output(2)));
   EXPECT_GE(visits_, 5);
-  EXPECT_THAT(submit(engine, request_of(golden_prompt(1))).get().token_ids,
+  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(1))).get().token_ids,
               ElementsAreArray(golden_output(1)));
   expect_all_blocks_free(engine);
 }
@@ -206,7 +187,7 @@ std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {
   request.params.max_tokens = 24;
   request.params.ignore_eos = true;
   auto done = testing::submit(engine, std::move(request));
-  EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
+  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(0))).get().token_ids,
               ElementsAreArray(golden_output(0)));
   const RequestOutput output = done.get();
   expect_all_blocks_free(engine);
@@ -223,10 +204,10 @@ TEST(LostDeviceTest, EndsEveryRequestAndIsToldOnce) {
   std::vector<std::string> told;
   engine.on_lost([&told](const std::string& why) { told.push_back(why); });
   std::vector<std::future<CompletionOutput>> outputs;
-  for (int i = 0; i < 4; ++i) outputs.push_back(submit(engine, request_of(golden_prompt(i % 3))));
+  for (int i = 0; i < 4; ++i) outputs.push_back(submit_output(engine, request_of(golden_prompt(i % 3))));
   for (auto& output : outputs) EXPECT_EQ(output.get().finish_reason, FinishReason::kError);
   EXPECT_FALSE(engine.healthy());
-  EXPECT_EQ(submit(engine, request_of(golden_prompt(0))).get().finish_reason, FinishReason::kError);
+  EXPECT_EQ(submit_output(engine, request_of(golden_prompt(0))).get().finish_reason, FinishReason::kError);
   EXPECT_THAT(told, ElementsAreArray({"it is gone"}));
   engine.on_lost([&told](const std::string&) { told.emplace_back("at once"); });
   EXPECT_EQ(told.back(), "at once");
@@ -242,8 +223,8 @@ TEST(IsolationTest, ARoundOfBeamsThatFailsEndsItsSearch) {
   Engine engine(config, open_model(config.model), std::move(hooks));
   EngineRequest search = request_of(golden_prompt(1));
   search.params.beam_width = 3;
-  auto beams = submit(engine, std::move(search));
-  EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
+  auto beams = submit_output(engine, std::move(search));
+  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(0))).get().token_ids,
               ElementsAreArray(golden_output(0)));
   const CompletionOutput output = beams.get();
   EXPECT_EQ(output.error, "injected");
@@ -257,7 +238,7 @@ TEST(IsolationTest, AnObserverThatFailsChangesNothing) {
     engine.observe_steps([steps = 0, at](const StepRecord&) mutable {
       if (++steps == at) throw std::runtime_error("injected");
     });
-    EXPECT_THAT(submit(engine, request_of(golden_prompt(0))).get().token_ids,
+    EXPECT_THAT(submit_output(engine, request_of(golden_prompt(0))).get().token_ids,
                 ElementsAreArray(golden_output(0)));
   }
 }
@@ -291,7 +272,7 @@ TEST(IsolationTest, AnExceptionOfACallbackEndsItsRequest) {
     if (++calls == 3) throw 7;
   };
   engine.submit(std::move(request));
-  EXPECT_THAT(submit(engine, request_of(golden_prompt(1))).get().token_ids,
+  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(1))).get().token_ids,
               ElementsAreArray(golden_output(1)));
   expect_all_blocks_free(engine);
   EXPECT_EQ(calls, 3);
@@ -314,7 +295,7 @@ std::vector<std::vector<TokenId>> outputs_with(EngineHooks hooks) {
       request.params.temperature = i % 2 == 0 ? 0.0F : 1.5F;
       request.params.seed = 3;
       request.params.n = i % 2 == 0 ? 1 : 2;
-      outputs.push_back(submit(engine, std::move(request)));
+      outputs.push_back(submit_output(engine, std::move(request)));
     }
     for (auto& output : outputs) tokens.push_back(output.get().token_ids);
   }
@@ -343,18 +324,18 @@ TEST_P(BrokenLogitsTest, EndTheRequestThatHasThemAndNoOther) {
   const auto good = [&](int i) { return testing::golden_ids(name, "prompt." + std::to_string(i)); };
   std::vector<TokenId> broken = good(2);
   broken.back() = kBroken;  // all but the end is that of a good prompt
-  auto before = submit(engine, request_of(good(1)));
-  auto victim = submit(engine, request_of(broken));
-  auto after = submit(engine, request_of(good(2)));
+  auto before = submit_output(engine, request_of(good(1)));
+  auto victim = submit_output(engine, request_of(broken));
+  auto after = submit_output(engine, request_of(good(2)));
   EXPECT_EQ(victim.get().finish_reason, FinishReason::kError);
   EXPECT_THAT(before.get().token_ids, ElementsAreArray(testing::golden_ids(name, "greedy.1")));
   EXPECT_THAT(after.get().token_ids, ElementsAreArray(testing::golden_ids(name, "greedy.2")));
   // Nothing of it stays in the blocks that the next one gets, or in the cache.
-  const CompletionOutput again = submit(engine, request_of(broken)).get();
+  const CompletionOutput again = submit_output(engine, request_of(broken)).get();
   EXPECT_EQ(again.error, "the model's logits are not finite numbers");
   EXPECT_TRUE(again.token_ids.empty());
   EXPECT_EQ(engine.stats().scheduler.num_invalid_logits, 2U);
-  EXPECT_THAT(submit(engine, request_of(good(2))).get().token_ids,
+  EXPECT_THAT(submit_output(engine, request_of(good(2))).get().token_ids,
               ElementsAreArray(testing::golden_ids(name, "greedy.2")));
   expect_all_blocks_free(engine);
 }

@@ -9,13 +9,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <future>
-#include <memory>
 #include <string>
 #include <thread>
 
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "expect_error.h"
 #include "record/recording.h"
 #include "temp_dir.h"
@@ -27,18 +27,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 std::future<CompletionOutput> submit(Engine& engine) {
-  EngineRequest request;
-  request.prompt = testing::golden_ids("qwen3", "prompt.0");
-  request.params.temperature = 0;
-  request.params.max_tokens = 24;
-  request.params.ignore_eos = true;
-  auto done = std::make_shared<std::promise<CompletionOutput>>();
-  auto output = done->get_future();
-  request.on_update = [done](const RequestUpdate& update) {
-    if (update.finished) done->set_value(update.output);
-  };
-  engine.submit(std::move(request));
-  return output;
+  return testing::submit_output(engine, testing::request_of(testing::golden_ids("qwen3", "prompt.0")));
 }
 
 // Where recordings go that are written when something fails.

@@ -11,12 +11,12 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <memory>
 #include <string>
 #include <thread>
 
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "expect_error.h"
 
 namespace quire {
@@ -28,24 +28,8 @@ using ::testing::Not;
 
 constexpr double kWatchdog = 0.05;  // a stuck step is noticed after 12 times as long
 
-EngineRequest request_of(std::vector<TokenId> prompt) {
-  EngineRequest request;
-  request.prompt = std::move(prompt);
-  request.params.temperature = 0;
-  request.params.max_tokens = 24;
-  request.params.ignore_eos = true;
-  return request;
-}
-
 std::future<CompletionOutput> submit(Engine& engine) {
-  EngineRequest request = request_of(testing::golden_ids("qwen3", "prompt.0"));
-  auto done = std::make_shared<std::promise<CompletionOutput>>();
-  auto output = done->get_future();
-  request.on_update = [done](const RequestUpdate& update) {
-    if (update.finished) done->set_value(update.output);
-  };
-  engine.submit(std::move(request));
-  return output;
+  return testing::submit_output(engine, testing::request_of(testing::golden_ids("qwen3", "prompt.0")));
 }
 
 CompletionOutput get(std::future<CompletionOutput> output) {
