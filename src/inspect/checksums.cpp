@@ -89,7 +89,10 @@ std::size_t write_checksums(const fs::path& model) {
 }
 
 std::vector<std::string> check_checksums(const fs::path& model) {
-  const std::map<std::string, std::string> sums = read_manifest(manifest_path(model));
+  const fs::path manifest = manifest_path(model);
+  if (!fs::exists(manifest))
+    fail("{}: there is none; `quire checksum {}` writes it", manifest.string(), model.string());
+  const std::map<std::string, std::string> sums = read_manifest(manifest);
   std::vector<std::string> wrong;
   for (const auto& [name, sum] : sums) {
     const fs::path path = folder_of(model) / name;

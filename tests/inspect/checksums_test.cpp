@@ -87,7 +87,7 @@ TEST_F(ChecksumsTest, AManifestIsNotTrusted) {
     expect_error([&] { check_checksums(model_.path()); }, {kManifestName});
   }
   std::filesystem::remove(model_.path() / kManifestName);
-  expect_error([&] { check_checksums(model_.path()); }, {kManifestName});
+  expect_error([&] { check_checksums(model_.path()); }, {kManifestName, "quire checksum"});
 }
 
 }  // namespace
