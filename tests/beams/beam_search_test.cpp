@@ -226,8 +226,9 @@ TEST(BeamRequestTest, PreemptedBeamsFindTheSameTexts) {
     config.kv_cache_memory = 22 * block_bytes;  // one beam of the longest prompt
     Engine engine(config);
     const std::vector<Case> cases = golden_cases("qwen3");
-    std::vector<std::future<RequestOutput>> searches;
-    for (const Case& one : cases) searches.push_back(submit(engine, one.request));
+    std::vector<EngineRequest> requests;
+    for (const Case& one : cases) requests.push_back(one.request);
+    std::vector<std::future<RequestOutput>> searches = submit(engine, std::move(requests));
     for (std::size_t i = 0; i < cases.size(); ++i) {
       SCOPED_TRACE(i);
       expect_that_of_transformers(searches[i].get(), cases[i]);

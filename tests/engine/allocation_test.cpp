@@ -87,8 +87,9 @@ TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
   });
   std::atomic<int> unfinished = kRequests;
   std::promise<void> done;
+  std::vector<EngineRequest> requests(kRequests);
   for (int i = 0; i < kRequests; ++i) {
-    EngineRequest request;
+    EngineRequest& request = requests[static_cast<std::size_t>(i)];
     request.prompt.assign(5, i);
     request.params.max_tokens = kTokens;
     request.params.ignore_eos = true;
@@ -99,8 +100,8 @@ TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
       delivered[static_cast<std::size_t>(i)] = update.output.token_ids.size();
       if (update.finished && --unfinished == 0) done.set_value();
     };
-    engine.submit(std::move(request));
   }
+  engine.submit(requests);
   done.get_future().wait();
   engine.observe_steps({});
   EXPECT_GE(steps, kTokens);

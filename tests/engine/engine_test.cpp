@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "quire/llm.h"
 #include "temp_dir.h"
 
@@ -75,11 +76,10 @@ TEST(EngineTest, GreedyContinuationsAreTheSameUnderPreemptionAndSmallSteps) {
   const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
   config.kv_cache_memory = 36 * block_bytes;  // two prompts of 130 tokens, but not their continuations
   Engine engine(config);
-  std::vector<std::future<CompletionOutput>> outputs;
-  for (int i = 0; i < 3; ++i)
-    outputs.push_back(submit(engine, testing::golden_ids("qwen3", "prompt.2"), greedy(24)));
-  for (auto& output : outputs) {
-    EXPECT_THAT(output.get().token_ids, ElementsAreArray(testing::golden_ids("qwen3", "greedy.2")));
+  const std::vector<EngineRequest> requests(3, testing::request_of(testing::golden_ids("qwen3", "prompt.2")));
+  for (auto& request : testing::submit(engine, requests)) {
+    EXPECT_THAT(request.get().outputs.front().token_ids,
+                ElementsAreArray(testing::golden_ids("qwen3", "greedy.2")));
   }
   EXPECT_GT(engine.stats().scheduler.num_preemptions, 0U);
 }
@@ -253,6 +253,7 @@ TEST(EngineTest, ASeedGivesTheSameTokensWhateverRunsBeside) {
 
 TEST(EngineTest, CancellingEndsEveryRequestAndGivesItsBlocksBack) {
   Engine engine(testing::golden_config("qwen3"));
+  engine.observe_steps([](const StepRecord&) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
   std::promise<CompletionOutput> done;
   std::promise<void> started;
   EngineRequest request;
@@ -283,10 +284,9 @@ TEST(EngineTest, CancellingEndsEveryRequestAndGivesItsBlocksBack) {
   const std::atomic<bool> cancelled = true;
   GenerateOptions options;
   options.cancelled = &cancelled;
-  EXPECT_EQ(llm.generate({testing::golden_ids("qwen3", "prompt.0")}, greedy(900), options)
-                .front()
-                .outputs.front()
-                .finish_reason,
+  const std::vector<Prompt> prompts(
+      100, testing::golden_ids("qwen3", "prompt.0"));  // seconds, if nobody ends them
+  EXPECT_EQ(llm.generate(prompts, greedy(900), options).back().outputs.front().finish_reason,
             FinishReason::kAbort);
 }
 

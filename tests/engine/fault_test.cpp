@@ -26,6 +26,7 @@ namespace {
 
 using ::testing::ElementsAreArray;
 using testing::request_of;
+using testing::submit;
 using testing::submit_output;
 
 std::vector<TokenId> golden_prompt(int i) {
@@ -288,16 +289,17 @@ std::vector<std::vector<TokenId>> outputs_with(EngineHooks hooks) {
   Engine engine(config, open_model(config.model), std::move(hooks));
   std::vector<std::vector<TokenId>> tokens;
   for (int round = 0; round < 2; ++round) {
-    std::vector<std::future<CompletionOutput>> outputs;
+    std::vector<EngineRequest> requests;
     for (int i = 0; i < 9; ++i) {
       EngineRequest request = request_of(golden_prompt(i % 3));
       request.prompt.resize(request.prompt.size() - static_cast<std::size_t>(i / 3 % 2));
       request.params.temperature = i % 2 == 0 ? 0.0F : 1.5F;
       request.params.seed = 3;
       request.params.n = i % 2 == 0 ? 1 : 2;
-      outputs.push_back(submit_output(engine, std::move(request)));
+      requests.push_back(std::move(request));
     }
-    for (auto& output : outputs) tokens.push_back(output.get().token_ids);
+    for (auto& request : submit(engine, std::move(requests)))
+      for (const CompletionOutput& output : request.get().outputs) tokens.push_back(output.token_ids);
   }
   EXPECT_GT(engine.stats().scheduler.num_preemptions, 0U);
   EXPECT_GT(engine.stats().scheduler.prefix_cache_hits, 0U);

@@ -5,6 +5,7 @@
 
 #include <future>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -61,8 +62,9 @@ TEST_P(MixedHeadsTest, ACrowdInASmallCacheGeneratesWhatEachDoesAlone) {
   EngineHooks hooks;
   hooks.poison_blocks = true;
   Engine crowded(config, random_model(shape), std::move(hooks));
-  std::vector<std::future<RequestOutput>> outputs;
-  for (int i = 0; i < 8; ++i) outputs.push_back(testing::submit(crowded, request_of(i)));
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < 8; ++i) requests.push_back(request_of(i));
+  std::vector<std::future<RequestOutput>> outputs = testing::submit(crowded, std::move(requests));
   for (int i = 0; i < 8; ++i) {
     const RequestOutput actual = outputs[static_cast<std::size_t>(i)].get();
     const RequestOutput expected = testing::submit(alone, request_of(i)).get();

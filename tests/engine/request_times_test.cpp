@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "quire/llm.h"
 
 namespace quire {
@@ -141,11 +142,9 @@ TEST(RequestTimesTest, PreemptionsAreCountedWhereTheyHappened) {
   const std::size_t block_bytes = std::size_t{2} * 3 * 2 * 8 * 32 * sizeof(float);
   config.kv_cache_memory = 36 * block_bytes;  // two prompts of 130 tokens, but not their continuations
   Engine engine(config);
-  std::vector<std::future<RequestOutput>> requests;
-  for (int i = 0; i < 3; ++i)
-    requests.push_back(submit(engine, testing::golden_ids("qwen3", "prompt.2"), greedy(24)));
+  const std::vector<EngineRequest> requests(3, testing::request_of(testing::golden_ids("qwen3", "prompt.2")));
   std::uint64_t preemptions = 0;
-  for (auto& request : requests) {
+  for (auto& request : testing::submit(engine, requests)) {
     const RequestOutput output = request.get();
     expect_ordered(output);
     preemptions += static_cast<std::uint64_t>(output.outputs[0].num_preemptions);

@@ -145,14 +145,15 @@ std::vector<std::vector<TokenId>> crowd(const std::string& device, int ranks, Sc
   EngineHooks hooks;
   hooks.poison_blocks = true;
   Engine engine(config, open_model(config.model), std::move(hooks));
-  std::vector<std::future<RequestOutput>> outputs;
+  std::vector<EngineRequest> requests;
   for (int i = 0; i < 8; ++i) {
     std::vector<TokenId> prompt;
     for (int t = 0; t < 20 + 3 * i; ++t) prompt.push_back((t * 37 + (t < 16 ? 0 : i) * 101) % 512);
-    outputs.push_back(testing::submit(engine, greedy(std::move(prompt), 60)));
+    requests.push_back(greedy(std::move(prompt), 60));
   }
   std::vector<std::vector<TokenId>> result;
-  for (auto& output : outputs) result.push_back(output.get().outputs.front().token_ids);
+  for (auto& output : testing::submit(engine, std::move(requests)))
+    result.push_back(output.get().outputs.front().token_ids);
   *stats = engine.stats().scheduler;
   return result;
 }
