@@ -3,10 +3,14 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 
 namespace quire::server {
 namespace {
@@ -88,8 +92,10 @@ void AccessLog::write(const AccessRecord& record) {
   // line has, without waiting.
   pollfd output{.fd = ::fileno(file_), .events = POLLOUT, .revents = 0};
   if (::poll(&output, 1, 0) != 1 || (output.revents & POLLOUT) == 0) return;
-  std::fwrite(line.data(), 1, line.size(), file_);
-  std::fflush(file_);
+  const bool written =
+      std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;
+  if (!written && !std::exchange(told_, true))
+    log_warning("the access log: {}; lines are lost", std::strerror(errno));
 }
 
 }  // namespace quire::server

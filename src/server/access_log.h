@@ -39,7 +39,7 @@ std::string text_line(const AccessRecord& record);
 std::string json_line(const AccessRecord& record);
 
 // Writes one line a request. Thread contract: from any thread. What cannot be written, or not at once, is
-// lost.
+// lost; the first failure is told.
 class AccessLog {
  public:
   explicit AccessLog(AccessLogFormat format, std::FILE* file = stdout) : format_(format), file_(file) {}
@@ -49,7 +49,8 @@ class AccessLog {
  private:
   AccessLogFormat format_;
   std::mutex mutex_;
-  std::FILE* file_;  // guarded by mutex_
+  std::FILE* file_;    // guarded by mutex_, as what follows
+  bool told_ = false;  // that it cannot be written
 };
 
 }  // namespace quire::server

@@ -25,6 +25,7 @@ using ErrorCode = boost::system::error_code;
 
 constexpr std::size_t kMaxReserved = 2 * HttpService::kReserve;  // those in the reserve, and on their way
 constexpr std::chrono::milliseconds kAcceptPause{100};           // when the system has no descriptor left
+constexpr std::chrono::minutes kAcceptTold{1};                   // until that is said again
 constexpr std::size_t kOtherDescriptors = 128;  // of the process, beside those of connections
 
 tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
@@ -112,11 +113,14 @@ struct HttpServer::Impl {
 asio::awaitable<void> HttpServer::Impl::accept_loop() {
   asio::steady_timer pause(io_threads[0]->io);
   ErrorCode error, ignored;
-  bool told = false;
+  std::optional<std::chrono::steady_clock::time_point> told;
   for (std::size_t turn = 0; !service->draining; turn = (turn + 1) % io_threads.size()) {
     try {
       if (error && error != asio::error::connection_aborted) {
-        if (!std::exchange(told, true)) log_warning("cannot accept connections: {}", error.message());
+        if (const auto now = std::chrono::steady_clock::now(); !told || now - *told > kAcceptTold) {
+          log_warning("cannot accept connections: {}", error.message());
+          told = now;
+        }
         pause.expires_after(kAcceptPause);
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
       }
@@ -124,7 +128,6 @@ asio::awaitable<void> HttpServer::Impl::accept_loop() {
       co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
       if (error || service->draining) continue;
       take(std::move(socket), io_threads[turn]);
-      told = false;
     } catch (const std::exception&) {
       error = asio::error::no_memory;
     }

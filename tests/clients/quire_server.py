@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import subprocess
 import threading
 
@@ -11,11 +12,14 @@ STOP_SECONDS = 30
 
 
 class QuireServer:
-    """Runs until stop(), which checks that SIGTERM ends it in good order. It is there once it has said `until`."""
+    """Runs until stop(), which checks that SIGTERM ends it in good order. It is there once it has said `until`.
 
-    def __init__(self, binary, *arguments, env=None, until="serving", command=("serve", "--access-log", "off")):
+    options: of subprocess.Popen.
+    """
+
+    def __init__(self, binary, *arguments, until="serving", command=("serve", "--access-log", "off"), **options):
         command = [str(binary), *command, *map(str, arguments), "--port", "0"]
-        self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.stderr = ""
         self.port = None
         self._terminated = False
@@ -89,6 +93,18 @@ class QuireServer:
         assert headers["Content-Type"] == "text/event-stream; charset=utf-8"
         assert headers["Cache-Control"] == "no-cache"
         return parse_events(body)
+
+    def send(self, path, limit=None, receive_buffer=None, **fields):
+        """A connection on which a request with these fields, or only so many bytes of it, was sent and nothing read."""
+        body = json.dumps(fields)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection = socket.socket()
+        connection.settimeout(60)
+        if receive_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.connect(("127.0.0.1", self.port))
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()[:limit])
+        return connection
 
     def metrics_text(self):
         status, _, body = self.request("GET", "/metrics")

@@ -216,18 +216,12 @@ def test_a_client_that_times_out_leaves_nothing_behind(server):
 @pytest.mark.parametrize("stage", ["queued", "computed", "streamed"])
 def test_a_client_that_goes_leaves_nothing_behind(narrow, stage):
     def send(prompt, stream):
-        body = b'{"prompt":"%s","max_tokens":2000,"ignore_eos":true,"stream":%s}' % (prompt, stream)
-        head = (
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        )
-        connection = socket.create_connection(("127.0.0.1", narrow.port))
-        connection.sendall(head % len(body) + body)
-        return connection
+        return narrow.send(TEXT, prompt=prompt, max_tokens=2000, ignore_eos=True, stream=stream)
 
-    first = send(b"Once", b"true" if stage == "streamed" else b"false")
+    first = send("Once", stage == "streamed")
     wait_until(lambda: narrow.metrics()["vllm:num_requests_running"] == 1)
     if stage == "queued":
-        second = send(b"Twice", b"false")
+        second = send("Twice", False)
         wait_until(lambda: narrow.metrics()["vllm:num_requests_waiting"] == 1)
         second.close()
         wait_until(lambda: narrow.metrics()["vllm:num_requests_waiting"] == 0)

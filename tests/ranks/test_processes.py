@@ -1,6 +1,8 @@
 """A model spread over processes says what it says in one."""
 
 import json
+import os
+import pathlib
 import signal
 import struct
 
@@ -88,3 +90,16 @@ def test_a_signal_to_mpirun_leaves_no_process(serve, stop):
     job = serve(2)
     job.process.send_signal(stop)
     job.wait()  # not with 0: it counts what it ends itself as failed
+
+
+def listening(pid):
+    """Addresses at which a process listens, as the kernel writes them."""
+    sockets = {os.readlink(path) for path in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for table in ("tcp", "tcp6") for line in open(f"/proc/{pid}/net/{table}")]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+def test_once_all_ranks_are_there_nothing_listens_but_the_api_on_loopback(serve):
+    job = serve(2, mpirun=("--mca", "btl", "self,vader"))  # MPI's own TCP is not for ranks of one host
+    port = int(job.url.rpartition(":")[2])
+    assert {rank: listening(pid) for rank, pid in job.pids().items()} == {0: [f"0100007F:{port:04X}"], 1: []}

@@ -1,0 +1,88 @@
+"""What is around a server fails: disks are full, and the clock jumps."""
+
+import http.client
+import json
+import mmap
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import time
+
+from conftest import is_idle, wait_until
+
+TEXT = "/v1/completions"
+ASK = {"prompt": "Once there was", "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+HOUR = 3600
+
+
+def say(server, **fields):
+    return server.post(TEXT, **ASK | fields)["choices"][0]["text"]
+
+
+def limit_files():
+    """Files take 64 KiB, and what is written then fails, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+
+def test_a_full_disk_ends_recording_and_access_log_and_nothing_else(start, tmp_path):
+    with open("/dev/full", "w") as full:
+        server = start("--record", tmp_path / "full.rec", command=("serve",), stdout=full, preexec_fn=limit_files)
+    said = say(server)
+
+    def is_told():
+        say(server, max_tokens=1000)
+        return "the recording ends" in server.stderr
+
+    wait_until(is_told, 120)
+    for _ in range(3):
+        assert say(server) == said
+    assert server.stderr.count("the recording ends") == 1
+    assert server.stderr.count("the access log: No space left on device; lines are lost") == 1
+    server.stop()
+
+
+class ShiftedClock:
+    """Of the program that is started with this environment."""
+
+    def __init__(self, folder):
+        source, library = pathlib.Path(__file__).with_name("shifted_clock.cpp"), folder / "shifted_clock.so"
+        subprocess.run(["c++", "-std=c++20", "-shared", "-fPIC", "-o", library, source], check=True)
+        file = folder / "shift"
+        file.write_bytes(bytes(8))
+        self.environment = os.environ | {"LD_PRELOAD": str(library), "QUIRE_CLOCK_SHIFT": str(file)}
+        with file.open("r+b") as opened:
+            self._memory = mmap.mmap(opened.fileno(), 8)
+
+    def shift(self, seconds):
+        self._memory[:] = seconds.to_bytes(8, "little", signed=True)
+
+
+def test_a_clock_that_jumps_ends_nothing(start, tmp_path):
+    clock = ShiftedClock(tmp_path)
+    server = start("--request-timeout", HOUR // 6, env=clock.environment)
+    long = ASK | {"max_tokens": 800}
+    said = say(server, **long)
+    idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    for seconds in (HOUR, 0, -HOUR, 0):
+        idle.request("GET", "/health")
+        assert idle.getresponse().read()
+        kept = idle.sock
+        stream = server.send(TEXT, stream=True, **long)
+        events = stream.recv(1000)
+        clock.shift(seconds)
+        while not events.endswith(b"0\r\n\r\n"):
+            events += stream.recv(65536)
+        chunks = [json.loads(line[6:]) for line in events.splitlines() if line.startswith(b"data: {")]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == said
+        created = server.post(TEXT, **ASK)["created"]
+        assert abs(created - time.time() - seconds) < 120
+        idle.request("GET", "/health")
+        assert idle.getresponse().read() and idle.sock is kept
+    metrics = server.metrics()
+    assert metrics["vllm:e2e_request_latency_seconds_sum"] < HOUR / 2
+    assert metrics["http_request_duration_seconds_sum"] < HOUR / 2
+    wait_until(lambda: is_idle(server))
+    server.stop()
