@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The long form of the tests: 256 streams for 10 minutes (or $1 seconds), what `quire quantize` writes by the libraries
 # that read it, 100 rounds of 500 clients that go, requests of which each allocation fails once, 10^7 operations on
-# scheduler and KV cache, 2,000 walks through each schema of the grammars' tests, builds without each part that can be
-# left out, and each fuzz target for 60 s (or $2 seconds).
+# scheduler and KV cache, 2,000 walks through each schema of the grammars' tests, 10^5 schemas one after the other,
+# builds without each part that can be left out, and each fuzz target for 60 s (or $2 seconds).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stream_seconds=${1:-600}
@@ -10,7 +10,7 @@ seconds=${2:-60}
 
 tools/install_deps.sh dev
 cmake --preset release >/dev/null
-cmake --build --preset release --target quire_program scheduler_tests grammar_tests failing_new
+cmake --build --preset release --target quire_program scheduler_tests grammar_tests engine_tests failing_new
 "$(tools/clients_venv.sh)" tests/clients/soak.py build/release/bin/quire "$stream_seconds"
 tools/check_quantized.py build/release/bin/quire
 QUIRE_WHOLE_STORM=1 tools/test_clients.sh build/release/bin/quire -k test_storms_of_disconnects
@@ -18,6 +18,7 @@ QUIRE_EVERY_ALLOCATION=1 tools/test_clients.sh build/release/bin/quire -k test_a
 QUIRE_PROPERTY_OPERATIONS=10000000 build/release/bin/scheduler_tests --gtest_filter='*Property*'
 
 QUIRE_GRAMMAR_WALKS=2000 build/release/bin/grammar_tests --gtest_filter='Mask.Walks*'
+QUIRE_GRAMMAR_SCHEMAS=100000 build/release/bin/engine_tests --gtest_filter='GrammarCompilerTest.MemoryDoesNotGrow*'
 
 tools/check_parts.sh
 

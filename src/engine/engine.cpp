@@ -234,6 +234,7 @@ void Engine::sample_step() {
   ranks_->sample(masker_->masks());
   statistics_.note_masks(masker_->seconds());
   for (StepMasker::Row& row : rows) {
+    foreseen_.reserve(foreseen_.size() + row.forced.size() + 1);  // what ends here is told
     if (!row.error.empty()) {
       scheduler_->abort(row.id);
       foreseen_.push_back({.id = row.id,
@@ -251,15 +252,16 @@ void Engine::collect_step() {
   setup_.hooks.visit(EngineStage::kCollect);
   StepResult result = ranks_->collect();
   const auto now = TimePoint::clock::now();
-  std::vector<SequenceUpdate> updates = std::exchange(foreseen_, {});
-  std::ranges::move(scheduler_->apply(std::move(result)), std::back_inserter(updates));
+  // Kept where fail_step finds them.
+  foreseen_.reserve(foreseen_.size() + result.sequences.size());
+  std::ranges::move(scheduler_->apply(std::move(result)), std::back_inserter(foreseen_));
   std::vector<SearchResult> results;
-  if (beams_->any()) results = beams_->take(updates, now);
+  if (beams_->any()) results = beams_->take(foreseen_, now);
   // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps
   // booked.
   statistics_.end(scheduler_stats(), now);
   for (SearchResult& search : results) outputs_->finish(std::move(search));
-  outputs_->push(std::move(updates), now);
+  outputs_->push(std::exchange(foreseen_, {}), now);
   sample_step();
   check_invariants();
 }

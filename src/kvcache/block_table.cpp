@@ -94,11 +94,15 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
   return first_changed;
 }
 
-void BlockTable::clear() {
-  for (int i = size() - 1; i >= 0; --i)
+void BlockTable::cut(int num_rows) {
+  for (int i = size() - 1; i >= num_rows; --i)
     for (const BlockId block : row(i))
       if (block != kNoBlock) pool_->release(block);
-  blocks_.clear();
+  blocks_.resize(static_cast<std::size_t>(num_rows) * layout_->windows.size());
+}
+
+void BlockTable::clear() {
+  cut(0);
   position_ = 0;
 }
 

@@ -49,6 +49,7 @@ class BlockTable {
   // The pool must have the blocks: see writable().
   int prepare_write(int first, int last, std::vector<BlockCopy>& copies);
 
+  void cut(int num_rows);  // to no more than it has
   void clear();
 
  private:

@@ -1,6 +1,7 @@
 #include "kvcache/kv_cache.h"
 
 #include <algorithm>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -259,7 +260,15 @@ int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& co
   if (num_tokens <= 0 || num_blocks > host_pool_.num_free() ||
       (has_states() && host_slots_.num_free() == 0) || !costs.saving_pays(num_before, num_tokens, num_blocks))
     return 0;
-  blocks.saved = {first, blocks.num_tokens, {}};
+  SavedBlocks saved{first, blocks.num_tokens, {}};
+  try {
+    saved.blocks.reserve(to_save.size());
+    saves_.reserve(saves_.size() + to_save.size());
+    state_copies_.saves.reserve(state_copies_.saves.size() + 1);
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  blocks.saved = std::move(saved);
   for (const BlockId block : to_save) {
     blocks.saved.blocks.push_back(block == kNoBlock ? kNoBlock : host_pool_.allocate());
     if (block != kNoBlock) saves_.push_back({block, blocks.saved.blocks.back()});

@@ -41,6 +41,7 @@ class ByteWriter {
   std::span<const std::byte> bytes() const { return bytes_; }
   std::size_t size() const { return bytes_.size(); }
   void clear() { bytes_.clear(); }
+  void cut(std::size_t size) { bytes_.resize(size); }
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
 
  private:

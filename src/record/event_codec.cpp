@@ -153,12 +153,14 @@ void write_plan(ByteWriter& out, const StepPlan& plan) {
 void EventWriter::begin() {
   out_.clear();
   out_.number(time_);
+  event_ = out_.size();
   last_time_ = time_;
 }
 
 void EventWriter::end() { kind(kEnd); }
 
 void EventWriter::kind(std::uint8_t kind) {
+  event_ = out_.size();
   out_.byte(kind);
   out_.number(time_ - std::exchange(last_time_, time_));
 }

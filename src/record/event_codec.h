@@ -39,6 +39,8 @@ class EventWriter final : public SchedulerObserver {
   std::span<const std::byte> chunk() const { return out_.bytes(); }
   void begin();  // a new chunk; what chunk() was is gone
   void end();    // nothing follows: the recording is whole
+  // Takes the last event out of the chunk, which may be there in part; no other may follow.
+  void take_back() { out_.cut(event_); }
 
   void added(const SequenceRequest& request) override;
   void aborted(SequenceId id) override;
@@ -56,6 +58,7 @@ class EventWriter final : public SchedulerObserver {
   EventFormat format_;
   PrefixNames names_;
   ByteWriter out_;
+  std::size_t event_ = 0;  // where in it the last one begins
   std::uint64_t time_ = 0;
   std::uint64_t last_time_ = 0;
   std::map<SequenceId, PrefixNames::Chain> chains_;  // of all that are not known to have ended

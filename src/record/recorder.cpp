@@ -23,7 +23,7 @@ std::uint64_t random_secret() {
 
 Recorder::Recorder(RecordingInfo info, const std::string& path)
     : info_(std::move(info)),
-      path_(path),
+      where_(path.empty() ? "recording in memory" : in_quotes(path)),
       start_(std::chrono::steady_clock::now()),
       writer_(info_.format(), random_secret()) {
   writer_.begin();
@@ -73,8 +73,18 @@ void Recorder::record(const Event& event) {
   if (broken_) return;
   const auto time = std::chrono::steady_clock::now() - start_;
   writer_.set_time(static_cast<std::uint64_t>(std::chrono::duration_cast<microseconds>(time).count()));
-  event(writer_);
-  if (writer_.chunk().size() >= EventWriter::kChunkBytes) seal();
+  try {
+    event(writer_);
+    if (writer_.chunk().size() >= EventWriter::kChunkBytes) seal();
+  } catch (const std::exception& e) {  // no memory, say
+    writer_.take_back();
+    give_up(what_of(e));
+  }
+}
+
+void Recorder::give_up(const char* why) {
+  broken_ = true;
+  log_warning("{}: {}; the recording ends", where_, why);
 }
 
 // The chunk in the making is whole.
@@ -85,8 +95,7 @@ void Recorder::seal() {
   writer_.begin();
   if (file_) {
     wake_.notify_one();
-    broken_ = num_bytes_ > kMostWaitingBytes;
-    if (broken_) log_warning("{}: the disk is too slow; the recording ends", in_quotes(path_));
+    if (num_bytes_ > kMostWaitingBytes && !broken_) give_up("the disk is too slow");
     return;
   }
   for (; num_bytes_ > kMemoryBytes; chunks_.pop_front(), dropped_ = true)
@@ -96,18 +105,23 @@ void Recorder::seal() {
 void Recorder::write_chunks() {
   name_thread("quire-record");
   std::unique_lock lock(mutex_);
-  for (bool closing = false; !closing && !broken_;) {
-    wake_.wait_for(lock, kFlushInterval, [this] { return closing_ || !chunks_.empty(); });
-    closing = closing_;
-    if (chunks_.empty() || closing) seal();
-    const std::deque<Chunk> chunks = std::exchange(chunks_, {});
-    num_bytes_ = 0;
-    lock.unlock();
-    bool written = true;
-    for (const Chunk& chunk : chunks) written = written && write(file_.get(), frame_chunk(chunk));
-    if (!written) log_warning("{}: {}; the recording ends", in_quotes(path_), std::strerror(errno));
-    lock.lock();
-    broken_ = broken_ || !written;
+  for (bool last = false; !last;) {
+    wake_.wait_for(lock, kFlushInterval, [this] { return closing_ || broken_ || !chunks_.empty(); });
+    last = closing_ || broken_;
+    try {
+      if (chunks_.empty() || last) seal();
+      std::deque<Chunk> chunks;
+      chunks.swap(chunks_);
+      num_bytes_ = 0;
+      lock.unlock();
+      for (const Chunk& chunk : chunks)
+        if (!write(file_.get(), frame_chunk(chunk))) fail("{}", std::strerror(errno));
+      lock.lock();
+    } catch (const std::exception& e) {
+      if (!lock.owns_lock()) lock.lock();
+      last = true;
+      give_up(what_of(e));
+    }
   }
 }
 

@@ -24,8 +24,8 @@ class Recorder final : public SchedulerObserver {
  public:
   static constexpr std::size_t kMemoryBytes = std::size_t{4} << 20;
 
-  // path: empty for none. Error where it cannot be written. Where that fails later, a warning says so, and
-  // the recording ends.
+  // path: empty for none. Error where it cannot be written. Where that fails later, or there is no memory, a
+  // warning says so, and the recording ends.
   Recorder(RecordingInfo info, const std::string& path);
   ~Recorder() override;
 
@@ -52,11 +52,12 @@ class Recorder final : public SchedulerObserver {
   static bool write(std::FILE* file, std::span<const std::byte> bytes);
   template <typename Event>
   void record(const Event& event);
+  void give_up(const char* why);
   void seal();
   void write_chunks();
 
   RecordingInfo info_;
-  std::string path_;
+  std::string where_;  // it goes, in words
   File file_;
   std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;

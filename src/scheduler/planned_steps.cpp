@@ -40,8 +40,9 @@ void PlannedSteps::add(Sequence& sequence, SequencePlan plan) {
 }
 
 StepPlan PlannedSteps::close() {
+  in_flight_.emplace_back();  // the last that may fail
   plan_.id = open_.id = ++last_id_;
-  in_flight_.push_back(std::exchange(open_, {}));
+  in_flight_.back() = std::exchange(open_, {});
   return std::exchange(plan_, {});
 }
 

@@ -60,6 +60,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
              config_.enable_prefix_caching, *config_.hash_seed, config_.hash_bits),
       free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
+  running_.reserve(free_seats_.size());
 }
 
 int Scheduler::add(std::shared_ptr<const SequenceRequest> request) {
@@ -125,8 +126,9 @@ std::vector<SequenceId> Scheduler::abort_with_siblings(SequenceId first) {
     return entry.first == first || (first != 0 && entry.second.request->first_sibling == first);
   };
   std::vector<SequenceId> ended;
-  for (auto next = sequences_.lower_bound(first); next != sequences_.end() && belongs(*next);)
-    if (const SequenceId id = (next++)->first; abort(id)) ended.push_back(id);
+  for (auto next = sequences_.lower_bound(first); next != sequences_.end() && belongs(*next); ++next)
+    ended.push_back(next->first);
+  std::erase_if(ended, [this](SequenceId id) { return !abort(id); });
   return ended;
 }
 
@@ -147,12 +149,27 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
 }
 
 std::vector<SequenceUpdate> Scheduler::book_step(StepResult& result) {
+  std::vector<SequenceUpdate> updates;
+  updates.reserve(result.sequences.size());
   const std::vector<PlannedSteps::Span> spans = steps_.take_oldest(result);
   if (cache_.apply_step()) queue_.unblock();
-  std::vector<SequenceUpdate> updates;
-  updates.reserve(spans.size());
-  for (std::size_t i = 0; i < spans.size(); ++i) book(spans[i], result.sequences[i], updates);
+  for (std::size_t i = 0; i < spans.size(); ++i) book_or_end(spans[i], result.sequences[i], updates);
   return updates;
+}
+
+void Scheduler::book_or_end(const PlannedSteps::Span& span, SequenceResult& result,
+                            std::vector<SequenceUpdate>& updates) {
+  Sequence& sequence = *span.sequence;
+  try {
+    book(span, result, updates);
+  } catch (const std::exception& e) {  // no memory, say
+    if (sequence.state != SequenceState::kRetiring) {
+      if (updates.empty() || updates.back().id != sequence.id) updates.push_back(update_of(sequence));
+      updates.back().finish = FinishReason::kError;
+      updates.back().error = what_of(e);
+    }
+    end(sequence);
+  }
 }
 
 void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
@@ -214,6 +231,7 @@ std::vector<SequenceUpdate> Scheduler::foresee(SequenceId id, std::span<const To
   Sequence& sequence = sequences_.at(id);
   steps_.foresee(sequence);
   std::vector<SequenceUpdate> updates;
+  updates.reserve(tokens.size());
   for (const TokenId token : tokens) {
     updates.push_back(update_of(sequence));
     append(sequence, token, updates.back());

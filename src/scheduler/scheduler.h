@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "kvcache/block_pool.h"
 #include "kvcache/cache_layout.h"
 #include "kvcache/kv_cache.h"
@@ -81,7 +83,8 @@ struct BeamFork {
 };
 
 // Is told of all that changes a scheduler, in that order and once it is done: whoever does the same with
-// another of equal configuration gets equal plans. On the scheduler's thread; throws nothing.
+// another of equal configuration gets equal plans. On the scheduler's thread. Whoever throws is told of
+// nothing more.
 class SchedulerObserver {
  public:
   virtual ~SchedulerObserver() = default;
@@ -195,11 +198,22 @@ class Scheduler {
   void add_sequence(const std::shared_ptr<const SequenceRequest>& request, int index);
 
   template <typename Call>
-  void tell(const Call& call) const {
-    for (SchedulerObserver* const observer : config_.observers) call(*observer);
+  void tell(const Call& call) {
+    std::erase_if(config_.observers, [&](SchedulerObserver* observer) {
+      try {
+        call(*observer);
+        return false;
+      } catch (const std::exception& e) {  // no memory, say; what was done is done
+        log_error("what looks on at the scheduler has failed: {}", what_of(e));
+        return true;
+      }
+    });
   }
   std::optional<StepPlan> plan_step();
   std::vector<SequenceUpdate> book_step(StepResult& result);
+  // What is thrown while a sequence's result is booked ends it alone.
+  void book_or_end(const PlannedSteps::Span& span, SequenceResult& result,
+                   std::vector<SequenceUpdate>& updates);
   void decide(const Sequence& sequence, Decision::Kind kind, Decision::Why why, int count = 0) {
     decisions_.push_back({sequence.id, kind, why, count});
   }

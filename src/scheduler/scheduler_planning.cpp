@@ -81,6 +81,7 @@ bool Scheduler::plan_next(Sequence& sequence) {
     plan_span(sequence, num_tokens);
     return true;
   } catch (const std::exception& e) {
+    sequence.blocks.table.cut(config_.layout.rows_for(sequence.blocks.num_tokens));
     planning_failures_.push_back({sequence.id, what_of(e)});
     end(sequence);
     return false;
@@ -159,6 +160,8 @@ bool Scheduler::preempt_last(Why why) {
     yields_for_ = why;
     return false;
   }
+  decide(sequence, Kind::kPreempted, why);
+  if (!sequence.held) queue_.push(sequence);  // the last that may fail
   running_.pop_back();
   // Where nothing was planned of it, what is saved is still all there is. A held beam has had its blocks'
   // use. A sum of hidden states is begun anew with its sequence.
@@ -167,10 +170,9 @@ bool Scheduler::preempt_last(Why why) {
     num_saved =
         cache_.save(sequence.blocks, !of_every_position(sequence.prompt_output()), config_.preemption);
   counters_.num_saved_blocks += num_saved;
-  decide(sequence, Kind::kPreempted, why, num_saved);
+  decisions_.back().count = num_saved;
   give_back(sequence);
   sequence.state = SequenceState::kWaiting;
-  if (!sequence.held) queue_.push(sequence);
   sequence.has_sampled = sequence.started = false;
   sequence.prompt_step = 0;
   ++counters_.num_preemptions;

@@ -17,8 +17,7 @@ constexpr std::uint32_t kMatchLimit = 10'000'000;  // backtracking steps of one 
 constexpr std::uint32_t kHeapLimit = 64 * 1024;    // KiB
 // A match is searched from this many bytes on at a time, so that the clock is looked at between.
 constexpr std::size_t kSearchWindow = 4096;
-constexpr std::size_t kCallsPerClock = 256;
-constexpr std::chrono::seconds kTimeLimit{30};
+constexpr std::size_t kCallsPerClock = 16;  // of which each may take kMatchLimit steps
 constexpr std::size_t kMaxPatternBytes = 16 * 1024;
 
 long long now_ns() {
@@ -84,10 +83,11 @@ Regex Regex::literal(std::string_view text, std::string_view where) {
   return from_pcre2(pattern, where);
 }
 
-RegexScanner::RegexScanner(const Regex& regex)
+RegexScanner::RegexScanner(const Regex& regex, std::chrono::nanoseconds time_limit)
     : regex_(regex),
       data_(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free),
-      context_(pcre2_match_context_create(nullptr), &pcre2_match_context_free) {
+      context_(pcre2_match_context_create(nullptr), &pcre2_match_context_free),
+      time_limit_(time_limit) {
   if (!data_ || !context_) throw std::bad_alloc();
   pcre2_set_match_limit(context_.get(), kMatchLimit);
   pcre2_set_heap_limit(context_.get(), kHeapLimit);
@@ -104,8 +104,10 @@ void RegexScanner::start(std::string_view text) {
 void RegexScanner::check_time() {
   if (++calls_ % kCallsPerClock != 0) return;
   const long long now = now_ns();
-  if (deadline_ns_ == 0) deadline_ns_ = now + std::chrono::nanoseconds(kTimeLimit).count();
-  if (now > deadline_ns_) fail("a tokenizer pattern took over {} s for one text", kTimeLimit.count());
+  if (deadline_ns_ == 0) deadline_ns_ = now + time_limit_.count();
+  if (now > deadline_ns_)
+    fail("a tokenizer pattern took over {} s for one text",
+         std::chrono::duration<double>(time_limit_).count());
 }
 
 std::optional<TextRange> RegexScanner::match_from(std::size_t position) {

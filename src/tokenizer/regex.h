@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -48,7 +49,9 @@ class Regex {
 // all of them more time, than any sound pattern needs.
 class RegexScanner {
  public:
-  explicit RegexScanner(const Regex& regex);
+  static constexpr std::chrono::seconds kTimeLimit{30};
+
+  explicit RegexScanner(const Regex& regex, std::chrono::nanoseconds time_limit = kTimeLimit);
   ~RegexScanner();
   RegexScanner(const RegexScanner&) = delete;
   RegexScanner& operator=(const RegexScanner&) = delete;
@@ -66,6 +69,7 @@ class RegexScanner {
   Regex regex_;
   std::unique_ptr<pcre2_real_match_data_8, void (*)(pcre2_real_match_data_8*)> data_;
   std::unique_ptr<pcre2_real_match_context_8, void (*)(pcre2_real_match_context_8*)> context_;
+  std::chrono::nanoseconds time_limit_;
   std::string_view text_;
   std::size_t position_ = 0;
   std::optional<std::size_t> last_end_;

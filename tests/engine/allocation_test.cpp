@@ -13,23 +13,16 @@
 #include <numeric>
 #include <thread>
 
+#include "allocations.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
-
-// Sanitizers bring their own operator new, with checks that this one would take away from every test beside
-// it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCounts = false;
-#else
-constexpr bool kCounts = true;
-#endif
 
 namespace {
 
 std::atomic<std::uint64_t> allocations{0};
 std::atomic<std::uint64_t> largest{0};  // bytes
 
-[[maybe_unused]] void count(std::size_t bytes) {
+void count(std::size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   std::uint64_t seen = largest.load(std::memory_order_relaxed);
   while (seen < bytes && !largest.compare_exchange_weak(seen, bytes, std::memory_order_relaxed)) continue;
@@ -38,20 +31,12 @@ std::atomic<std::uint64_t> largest{0};  // bytes
 }  // namespace
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Not inline: GCC 12 would take free for the wrong way to give back what operator new gave.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  count(bytes);
-  if (void* p = std::malloc(bytes)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 // What a CPU backend takes for its buffers.
 extern "C" void* mmap(void* address, std::size_t bytes, int protection, int flags, int file,
                       off_t offset) noexcept {
   count(bytes);
   return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
 }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 #endif
 
 namespace quire {
@@ -62,13 +47,14 @@ using Clock = std::chrono::steady_clock;
 class AllocationTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
-  if (!kCounts) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
   constexpr int kRequests = 4;
   constexpr int kTokens = 160;
   EngineConfig config = testing::golden_config("qwen3", "bfloat16");
   config.cpu_isa = GetParam();
   config.cpu_threads = 2;
   Engine engine(config);
+  testing::on_allocation = count;
   int steps = 0;
   std::uint64_t before = 0;
   std::uint64_t most = 0;                                         // of one step
@@ -104,6 +90,7 @@ TEST_P(AllocationTest, AStepTakesLittleMemoryHoweverManyWentBefore) {
   engine.submit(requests);
   done.get_future().wait();
   engine.observe_steps({});
+  testing::on_allocation = nullptr;
   EXPECT_GE(steps, kTokens);
   RecordProperty("most", static_cast<int>(most));
   RecordProperty("largest", static_cast<int>(largest));

@@ -353,6 +353,35 @@ TEST(EngineTest, WhatAUserTypesNeverBecomesASpecialToken) {
   EXPECT_GT(specials(llm.encode("<|im_end|>")), 0);
 }
 
+TEST(EngineTest, APromptOfSpecialTokensAloneIsAPromptAsAnyOther) {
+  LLM llm{EngineConfig{}};
+  const std::vector<std::int32_t> specials = llm.encode("<|im_start|><|im_end|><|endoftext|>");
+  ASSERT_EQ(specials.size(), 3U);
+  std::vector<Prompt> prompts = {"<|im_end|>", "<|im_start|><|im_end|><|endoftext|>"};
+  for (const std::int32_t id : specials) {
+    prompts.emplace_back(std::vector<std::int32_t>(1, id));
+    prompts.emplace_back(std::vector<std::int32_t>(300, id));
+  }
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 8;
+  params.prompt_logprobs = 1;
+  std::vector<std::vector<std::int32_t>> first;
+  for (int round = 0; round < 2; ++round) {  // computed, and found in the prefix cache
+    std::size_t i = 0;
+    for (const RequestOutput& request : llm.generate(prompts, params)) {
+      const CompletionOutput& output = request.outputs.front();
+      EXPECT_EQ(output.error, "");
+      EXPECT_TRUE(output.finish_reason == FinishReason::kStop ||
+                  output.finish_reason == FinishReason::kLength);
+      EXPECT_FALSE(output.token_ids.empty());
+      if (round == 0) first.push_back(output.token_ids);
+      EXPECT_EQ(output.token_ids, first[i++]);
+    }
+    params.prompt_logprobs.reset();
+  }
+}
+
 class HostileConfigTest : public ::testing::TestWithParam<std::string> {};
 
 // Sizes that would wrap, divide by zero or fill the machine.

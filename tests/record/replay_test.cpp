@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <new>
+#include <optional>
 #include <random>
 #include <span>
+#include <thread>
 
+#include "allocations.h"
 #include "record/recorder.h"
 #include "record/replayer.h"
 #include "scheduler/harness.h"
@@ -268,6 +272,89 @@ TEST(RecorderTest, KeepsTheLastOfManyStepsInMemoryAndSavesThem) {
   } last;
   recording.read(last);
   EXPECT_EQ(last.id, std::uint64_t{kSteps - 1});
+}
+
+// Tells of what comes of two long prompts, event by event.
+class SomeEvents {
+ public:
+  static constexpr int kNumber = 5;
+
+  SomeEvents() {
+    plan_.id = result_.id = 1;
+    for (SequenceId id = 1; id <= 2; ++id) {
+      requests_.push_back(request_of(id, std::vector<TokenId>(30'000, 7)));
+      SequencePlan& sequence = plan_.sequences.emplace_back();
+      sequence.sequence = id;
+      sequence.num_tokens = 1;
+      result_.sequences.emplace_back().sequence = id;
+      result_.sequences.back().token = 9;
+      updates_.push_back({.id = id, .token = 9});
+    }
+  }
+  void tell(SchedulerObserver& to, int event) const {
+    if (event < 2) to.added(requests_[static_cast<std::size_t>(event)]);
+    if (event == 2) to.planned(&plan_, {});
+    if (event == 3) to.applied(result_, updates_);
+    if (event == 4) to.aborted(2);
+  }
+
+ private:
+  std::vector<SequenceRequest> requests_;
+  StepPlan plan_;
+  StepResult result_;
+  std::vector<SequenceUpdate> updates_;
+};
+
+// Events that a file has, which may be cut off.
+int num_recorded(const std::string& path, bool is_whole) {
+  Counts counts;
+  int events = 0;
+  EXPECT_EQ(Recording(path).read(counts, [&](std::uint64_t) { return ++events > 0; }), is_whole);
+  return events - (is_whole ? 1 : 0);
+}
+
+TEST(RecorderTest, EndsWhereThereIsNoMemoryAndKeepsWhatWasBefore) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  const SomeEvents events;
+  for (const bool has_file : {false, true}) {
+    bool failed = true;
+    for (int nth = 1; failed; ++nth) {
+      SCOPED_TRACE(nth);
+      std::optional<Recorder> recorder(std::in_place, info_of(small_config(10), true), has_file ? path : "");
+      int num_told = 0, num_before = 0;
+      failed = testing::fails_at(nth, [&] {
+        for (; num_told < SomeEvents::kNumber; ++num_told) {
+          events.tell(*recorder, num_told);
+          num_before += testing::allocations_left > 0 ? 1 : 0;
+        }
+      });
+      EXPECT_EQ(num_told, SomeEvents::kNumber) << "an event has thrown";
+      EXPECT_EQ(num_before < SomeEvents::kNumber, failed);
+      if (!has_file) recorder->save(path);
+      recorder.reset();
+      EXPECT_EQ(num_recorded(path, has_file && !failed), num_before);
+      EXPECT_TRUE(nth > 3 || failed);
+    }
+  }
+}
+
+TEST(RecorderTest, NoMemoryForItsThreadEndsTheRecordingAlone) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  static const std::thread::id here = std::this_thread::get_id();
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  const SomeEvents events;
+  {
+    Recorder recorder(info_of(small_config(10), true), path);
+    for (int i = 0; i < SomeEvents::kNumber; ++i) events.tell(recorder, i);
+    testing::on_allocation = [](std::size_t) {
+      if (std::this_thread::get_id() != here) throw std::bad_alloc();
+    };
+  }
+  testing::on_allocation = nullptr;
+  num_recorded(path, false);
 }
 
 TEST(RecorderTest, GoesOnWithoutTheFileWhereTheDiskIsFull) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,26 @@ TEST(RegexTest, RefusesWhatWouldMeanSomethingElse) {
 
 TEST(RegexTest, APatternThatExplodesIsAnError) {
   EXPECT_THROW(matches("(?:a+)+b", std::string(5000, 'a') + "c b"), Error);
+}
+
+// Each match takes some ten thousand steps, far from its own limit.
+TEST(RegexTest, ManySlowMatchesEndAtTheLimitOfTime) {
+  const Regex regex = Regex::from_oniguruma("(?:a+)+b|a", "pattern");
+  const auto scan = [&](int num_words, std::chrono::nanoseconds limit) {
+    std::string text;
+    for (int i = 0; i < num_words; ++i) text += std::string(14, 'a') + " ";
+    RegexScanner scanner(regex, limit);
+    scanner.start(text);
+    int found = 0;
+    while (scanner.next()) ++found;
+    return found;
+  };
+  EXPECT_EQ(scan(1, std::chrono::nanoseconds(0)), 14);  // too short for a look at the clock
+  EXPECT_EQ(scan(40, std::chrono::hours(1)), 14 * 40);
+  EXPECT_THROW(scan(40, std::chrono::nanoseconds(0)), Error);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(scan(1'000'000, std::chrono::milliseconds(50)), Error);  // minutes without it
+  EXPECT_LT(std::chrono::steady_clock::now() - start, RegexScanner::kTimeLimit);
 }
 
 }  // namespace

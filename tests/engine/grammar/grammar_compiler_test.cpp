@@ -1,9 +1,11 @@
 // How many grammars there may be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <string>
 #include <thread>
@@ -11,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "engine/structured_outputs.h"
+#include "sanitized.h"
 
 namespace quire {
 namespace {
@@ -62,6 +65,32 @@ TEST_F(GrammarCompilerTest, KeepsWhatNobodyHasAsFarAsThereIsRoom) {
   const int before = num_compiled_;
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(result_of(*narrow, "a").make);
   EXPECT_EQ(num_compiled_, before) << "a request has it";
+}
+
+// 10^5 where the soak asks for them.
+TEST_F(GrammarCompilerTest, MemoryDoesNotGrowWithTheNumberOfSchemas) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has the heap";
+  const char* wanted = std::getenv("QUIRE_GRAMMAR_SCHEMAS");
+  const int number = wanted != nullptr ? std::atoi(wanted) : 2000;
+  const auto pool = compiler({.kept_bytes = std::size_t{1} << 20});
+  const auto bytes = [] {
+    const struct mallinfo2 heap = ::mallinfo2();
+    return static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
+  };
+  std::int64_t before = 0;
+  for (int i = 0; i < number; ++i) {
+    const std::string key = "\"k" + std::to_string(i) + "\"";
+    const StructuredOutputs source{.kind = StructuredOutputs::Kind::kJsonSchema,
+                                   .source = R"({"type": "object", "properties": {)" + key +
+                                             R"(: {"type": "integer"}}, "required": [)" + key + "]}"};
+    std::promise<bool> done;
+    const auto held = pool->compile(std::make_shared<const StructuredOutputs>(source),
+                                    [&](const Result& result) { done.set_value(bool{result.make}); });
+    ASSERT_TRUE(done.get_future().get());
+    if (i == number / 4) before = bytes();
+  }
+  EXPECT_EQ(num_compiled_, number);
+  EXPECT_LT(bytes() - before, std::int64_t{1} << 20) << "of " << number;
 }
 
 TEST_F(GrammarCompilerTest, ManyLongSourcesDelayNoShortOne) {

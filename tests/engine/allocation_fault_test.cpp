@@ -1,0 +1,218 @@
+// Memory runs out on the engine's thread or on the one of outputs: that ends requests at most, and each once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "allocations.h"
+#include "engine/engine.h"
+#include "engine/golden_models.h"
+#include "engine/output_processor.h"
+#include "engine/submit.h"
+
+namespace quire {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::fail_allocation;
+using testing::has_allocation_failed;
+using testing::request_of;
+
+constexpr auto kLimit = 60s;  // for what is to end
+
+struct Case {
+  const char* name;
+  SamplingParams params;
+};
+
+class EngineAllocationTest : public ::testing::TestWithParam<Case> {
+ protected:
+  // From the `turn`th step's end to the next one's the nth allocation of the engine's thread fails.
+  EngineHooks hooks() {
+    EngineHooks hooks;
+    hooks.fault = [this](EngineStage stage, SequenceId) {
+      if (stage != EngineStage::kCollect || turns_left_ == 0) return;
+      if (--turns_left_ == 1) fail_allocation(nth_);
+      if (turns_left_ == 0) failed_ = has_allocation_failed();
+    };
+    return hooks;
+  }
+
+  std::atomic<int> turns_left_ = 0, nth_ = 0;
+  std::atomic<bool> failed_ = false;
+};
+
+TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  if (GetParam().params.beam_width && !QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
+  const auto prompt = [](int i) { return testing::golden_ids("qwen3", "prompt." + std::to_string(i)); };
+  const EngineConfig config = testing::golden_config("qwen3");
+  Engine engine(config, open_model(config.model), hooks());
+  const auto next_is_as_ever = [&] {
+    auto next = testing::submit_output(engine, request_of(prompt(0)));
+    if (next.wait_for(kLimit) != std::future_status::ready) return false;
+    return next.get().token_ids == testing::golden_ids("qwen3", "greedy.0");
+  };
+  int num_failed = 0;
+  for (int turn = 1; turn <= 3; ++turn) {
+    failed_ = true;
+    for (nth_ = 1; failed_ && !HasFailure(); ++nth_) {
+      SCOPED_TRACE("turn " + std::to_string(turn) + ", allocation " + std::to_string(nth_));
+      EngineRequest request = request_of(prompt(1));
+      request.params = GetParam().params;
+      request.params.max_tokens = 3;
+      request.params.ignore_eos = true;
+      turns_left_ = turn + 1;
+      auto victim = testing::submit(engine, std::move(request));
+      ASSERT_EQ(victim.wait_for(kLimit), std::future_status::ready) << "it never ends";
+      for (const CompletionOutput& output : victim.get().outputs) EXPECT_TRUE(output.finished());
+      // The first one may be where it fails.
+      EXPECT_TRUE(next_is_as_ever() || next_is_as_ever());
+      EXPECT_EQ(turns_left_, 0);
+      num_failed += failed_ ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_failed, 20);
+  EXPECT_TRUE(engine.healthy());
+  EXPECT_EQ(engine.stats().scheduler.num_free_blocks, engine.stats().scheduler.num_blocks);
+}
+
+SamplingParams params_with(const std::function<void(SamplingParams&)>& change) {
+  SamplingParams params;
+  params.seed = 1;
+  change(params);
+  return params;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Requests, EngineAllocationTest,
+    ::testing::Values(Case{"one", params_with([](SamplingParams& p) { p.logprobs = 2; })},
+                      Case{"several", params_with([](SamplingParams& p) { p.n = 3; })},
+                      Case{"best_of", params_with([](SamplingParams& p) { p.best_of = 3; })},
+                      Case{"beams", params_with([](SamplingParams& p) { p.beam_width = 3; })}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+// An output processor whose thread, or the one that calls it, finds no memory.
+class OutputAllocationTest : public ::testing::Test {
+ protected:
+  static constexpr SequenceId kBefore = 1, kVictim = 10, kAfter = 20;
+
+  void SetUp() override {
+    if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  }
+
+  static SequenceUpdate update_of(SequenceId id, FinishReason finish = FinishReason::kNone) {
+    SequenceUpdate update;
+    update.id = id;
+    update.token = 5;
+    update.finish = finish;
+    update.logprobs.emplace();
+    return update;
+  }
+  static void add(OutputProcessor& outputs, RequestId id, int n,
+                  decltype(EngineRequest::on_update) on_update) {
+    EngineRequest request;
+    request.params.n = n;
+    request.params.logprobs = 1;
+    request.params.stop = {"a text"};
+    request.on_update = std::move(on_update);
+    auto prompt = std::make_shared<const std::vector<TokenId>>(100, 7);
+    outputs.add(std::vector(1, OutputProcessor::Addition{id, std::move(request), std::move(prompt)}));
+  }
+  // Does `work` on the thread of outputs, behind all that was queued before.
+  static void on_thread(OutputProcessor& outputs, RequestId id, const std::function<void()>& work) {
+    auto done = std::make_shared<std::promise<void>>();
+    const std::future<void> is_done = done->get_future();
+    add(outputs, id, 1, [&work, done](const RequestUpdate&) {
+      work();
+      done->set_value();
+    });
+    outputs.push({update_of(id, FinishReason::kLength)}, TimePoint::clock::now());
+    ASSERT_EQ(is_done.wait_for(kLimit), std::future_status::ready);
+  }
+
+  struct Told {
+    int updates = 0, ends = 0;
+    FinishReason finish = FinishReason::kNone;
+  };
+  // Whoever the victim tells; gone once it has ended.
+  static std::weak_ptr<Told> add_victim(OutputProcessor& outputs, Told& last) {
+    auto told = std::make_shared<Told>();
+    add(outputs, kVictim, 2, [&last, told](const RequestUpdate& update) {
+      ++told->updates;
+      told->ends += update.finished ? 1 : 0;
+      told->finish = update.output.finish_reason;
+      last = *told;
+    });
+    return told;
+  }
+};
+
+TEST_F(OutputAllocationTest, AFailedOneEndsTheRequestOnce) {
+  bool failed = true;
+  int num_refused = 0;
+  for (int nth = 1; failed; ++nth) {
+    SCOPED_TRACE(nth);
+    std::set<SequenceId> stopped;
+    OutputProcessor outputs(nullptr, {}, [&](SequenceId id) {
+      const int left = std::exchange(testing::allocations_left, 0);
+      stopped.insert(id);
+      testing::allocations_left = left;
+    });
+    on_thread(outputs, kBefore, [nth] { fail_allocation(nth); });
+    Told last;
+    add_victim(outputs, last);
+    const auto now = TimePoint::clock::now();
+    outputs.start({kVictim, kVictim + 1}, now);
+    outputs.push({update_of(kVictim), update_of(kVictim + 1)}, now);
+    outputs.push({update_of(kVictim), update_of(kVictim + 1, FinishReason::kLength)}, now);
+    outputs.push({update_of(kVictim, FinishReason::kLength)}, now);
+    on_thread(outputs, kAfter, [&] { failed = has_allocation_failed(); });
+    EXPECT_EQ(last.ends, 1);
+    EXPECT_TRUE(failed || last.finish == FinishReason::kLength);
+    if (last.updates == 1) {  // before it had begun: nothing is computed for it any more
+      EXPECT_EQ(stopped, (std::set<SequenceId>{kVictim, kVictim + 1}));
+      ++num_refused;
+    }
+  }
+  EXPECT_GT(num_refused, 2);
+}
+
+TEST_F(OutputAllocationTest, ACallbackThatFindsNoneEndsItsRequest) {
+  std::set<SequenceId> stopped;
+  OutputProcessor outputs(nullptr, {}, [&](SequenceId id) { stopped.insert(id); });
+  int calls = 0;
+  const auto held = std::make_shared<int>();
+  add(outputs, kVictim, 2, [&calls, held](const RequestUpdate&) {
+    ++calls;
+    throw std::bad_alloc();
+  });
+  outputs.push({update_of(kVictim), update_of(kVictim + 1), update_of(kVictim)}, TimePoint::clock::now());
+  on_thread(outputs, kAfter, [] {});
+  EXPECT_EQ(held.use_count(), 1) << "it has not ended";
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(stopped, (std::set<SequenceId>{kVictim, kVictim + 1}));
+}
+
+TEST_F(OutputAllocationTest, WhatCannotBeQueuedEndsAllRequests) {
+  OutputProcessor outputs(nullptr, {}, [](SequenceId) {});
+  Told last;
+  const std::weak_ptr<Told> victim = add_victim(outputs, last);
+  std::vector<SequenceUpdate> updates;
+  for (int i = 0; i < 1000; ++i) updates.push_back(update_of(kVictim));  // more than there is room for
+  EXPECT_TRUE(testing::fails_at(1, [&] { outputs.push(std::move(updates), TimePoint::clock::now()); }));
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (!victim.expired() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+  on_thread(outputs, kAfter, [] {});
+  EXPECT_TRUE(victim.expired());
+  EXPECT_EQ(last.ends, 1);
+  EXPECT_EQ(last.finish, FinishReason::kError);
+}
+
+}  // namespace
+}  // namespace quire
