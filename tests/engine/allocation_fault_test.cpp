@@ -32,7 +32,8 @@ struct Case {
 
 class EngineAllocationTest : public ::testing::TestWithParam<Case> {
  protected:
-  // From the `turn`th step's end to the next one's the nth allocation of the engine's thread fails.
+  // From the `turn`th step's end to the next one's, or (0) from before the request comes to the first one's,
+  // the nth allocation of the engine's thread fails.
   EngineHooks hooks() {
     EngineHooks hooks;
     hooks.fault = [this](EngineStage stage, SequenceId) {
@@ -59,7 +60,7 @@ TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
     return next.get().token_ids == testing::golden_ids("qwen3", "greedy.0");
   };
   int num_failed = 0;
-  for (int turn = 1; turn <= 3; ++turn) {
+  for (int turn = 0; turn <= 3; ++turn) {
     failed_ = true;
     for (nth_ = 1; failed_ && !HasFailure(); ++nth_) {
       SCOPED_TRACE("turn " + std::to_string(turn) + ", allocation " + std::to_string(nth_));
@@ -68,6 +69,7 @@ TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
       request.params.max_tokens = 3;
       request.params.ignore_eos = true;
       turns_left_ = turn + 1;
+      if (turn == 0) engine.look([nth = nth_.load()](Scheduler&) { fail_allocation(nth); });
       auto victim = testing::submit(engine, std::move(request));
       ASSERT_EQ(victim.wait_for(kLimit), std::future_status::ready) << "it never ends";
       for (const CompletionOutput& output : victim.get().outputs) EXPECT_TRUE(output.finished());
