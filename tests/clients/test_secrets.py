@@ -2,9 +2,12 @@
 
 import http.client
 import json
+import random
 import re
 import socket
+import statistics
 import threading
+import time
 
 import pytest
 
@@ -156,4 +159,22 @@ def test_errors_of_every_route_tell_nothing_of_the_inside(start):
                     num_errors += 1
                     assert not INSIDE.search(said), (path, body, said)
     assert num_errors > 1000
+    server.stop()
+
+
+def test_the_first_token_tells_no_key_what_another_asked(start):
+    server = start("--api-key", "one", "--api-key", "two")
+    dice = random.Random(1)
+    times = {"unseen": [], "its own": [], "another's": []}
+    for _ in range(9):
+        prompt = [dice.randrange(10, 300) for _ in range(1500)]
+        for what, key in (("unseen", "one"), ("its own", "one"), ("another's", "two")):
+            body = json.dumps({"prompt": prompt, "max_tokens": 1})
+            begin = time.monotonic()
+            status, _, answer = server.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {key}"})
+            times[what].append(time.monotonic() - begin)
+            assert status == 200, answer
+    unseen, own, others = (statistics.median(of) for of in times.values())
+    assert own < unseen / 2  # so that there is something to be told
+    assert others > (unseen + own) / 2, times
     server.stop()
