@@ -17,9 +17,8 @@ void write_log(LogLevel level, std::string_view message);
 
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (!log_enabled(level)) return;
   try {
-    write_log(level, format_text(format, std::forward<Args>(args)...));
+    if (log_enabled(level)) write_log(level, format_text(format, std::forward<Args>(args)...));
   } catch (const std::bad_alloc&) {  // there is no memory to say so either
   }
 }

@@ -78,7 +78,7 @@ TEST_P(HostileGgufTest, EveryWholeNumberAtItsExtremesIsRefusedOrHasNoEffect) {
       SCOPED_TRACE(key + " is " + std::to_string(value));
       std::string bytes = whole;
       std::memcpy(&bytes[at], &value, sizeof value);
-      if (!is_refused(bytes)) taken.insert(key);
+      if (bytes != whole && !is_refused(bytes)) taken.insert(key);
     }
   }
   for (const char* size : {"block_count", "embedding_length", "attention.head_count",
