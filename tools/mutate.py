@@ -13,6 +13,7 @@ import pathlib
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -120,6 +121,7 @@ def main():
     parser.add_argument("--mutants", type=int, default=300, help="that compile, over all areas")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was changed is put back
     names = options.area or list(AREAS)
     survived, table = 0, []
     for index, name in enumerate(names):
