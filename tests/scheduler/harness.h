@@ -17,15 +17,6 @@
 
 namespace quire::testing {
 
-// Says nothing: the harness knows what a sequence's tokens must be.
-class AnyTokens final : public Constraint {
- public:
-  bool fill_mask(std::span<const TokenId> /*output*/, std::span<std::uint32_t> /*mask*/) override {
-    return false;
-  }
-  std::vector<TokenId> forced(int /*most*/) override { return {}; }
-};
-
 // Runs a scenario against the scheduler, the fake runner, and a model of what has been promised, in plain
 // maps and sets; throws at the first difference. Numbers are those of docs/invariants.md.
 class Harness {
