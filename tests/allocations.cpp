@@ -8,7 +8,7 @@
 // Not inline: GCC 12 would take free for the wrong way to give back what operator new gave.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   using namespace quire::testing;
-  if (on_allocation != nullptr) on_allocation(bytes);
+  if (const auto call = on_allocation.load(std::memory_order_relaxed)) call(bytes);
   const bool fails = allocations_left > 0 && --allocations_left == 0;
   if (void* p = fails ? nullptr : std::malloc(bytes)) return p;
   throw std::bad_alloc();

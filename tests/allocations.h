@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <new>
 #include <utility>
@@ -30,6 +31,6 @@ bool fails_at(int nth, const Work& work) {
 }
 
 // Called with the bytes of every allocation, of any thread; what it throws is thrown.
-inline void (*on_allocation)(std::size_t bytes) = nullptr;
+inline std::atomic<void (*)(std::size_t bytes)> on_allocation = nullptr;
 
 }  // namespace quire::testing

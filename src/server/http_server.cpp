@@ -25,7 +25,7 @@ using ErrorCode = boost::system::error_code;
 
 constexpr std::size_t kMaxReserved = 2 * HttpService::kReserve;  // those in the reserve, and on their way
 constexpr std::chrono::milliseconds kAcceptPause{100};           // when the system has no descriptor left
-constexpr std::chrono::minutes kAcceptTold{1};                   // until that is said again
+constexpr std::chrono::minutes kAcceptWarningInterval{1};        // at least
 constexpr std::size_t kOtherDescriptors = 128;  // of the process, beside those of connections
 
 tcp::acceptor listen(asio::io_context& io, const HttpServerConfig& config) {
@@ -117,7 +117,8 @@ asio::awaitable<void> HttpServer::Impl::accept_loop() {
   for (std::size_t turn = 0; !service->draining; turn = (turn + 1) % io_threads.size()) {
     try {
       if (error && error != asio::error::connection_aborted) {
-        if (const auto now = std::chrono::steady_clock::now(); !told || now - *told > kAcceptTold) {
+        if (const auto now = std::chrono::steady_clock::now();
+            !told || now - *told > kAcceptWarningInterval) {
           log_warning("cannot accept connections: {}", error.message());
           told = now;
         }

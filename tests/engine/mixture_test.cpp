@@ -164,10 +164,11 @@ TEST_P(MixtureTest, OfAllFeaturesChangesNothing) {
     totals.prefix_cache_hits += stats.prefix_cache_hits;
   }
   EXPECT_GT(totals.prefix_cache_hits, 0U);
-  // Beams make the cache so full that there must be preemptions, in all the mixtures.
-  if (!QUIRE_HAS_BEAMS || testing::kSanitized) return;
+  if (!QUIRE_HAS_BEAMS) return;  // which make the cache so full that there must be preemptions
   EXPECT_GT(totals.num_preemptions, 0U);
-  EXPECT_GT(totals.num_restored_blocks, 0U);
+  if (!testing::kSanitized) {  // in all the mixtures
+    EXPECT_GT(totals.num_restored_blocks, 0U);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
