@@ -95,7 +95,7 @@ class CudaBackend final : public Backend {
   }
   void gated_delta_net(const Tensor& out, const Tensor& x, const DeltaNet& net,
                        const StateBatch& batch) override {
-    if (!delta_step_supports(net, batch)) return Backend::gated_delta_net(out, x, net, batch);
+    if (!delta_step_supports(context(), net, batch)) return Backend::gated_delta_net(out, x, net, batch);
     delta_step(context(), out, x, net, batch);
   }
   std::size_t delta_rule_workspace_bytes(const DeltaRuleShape& shape, DType dtype) const override {

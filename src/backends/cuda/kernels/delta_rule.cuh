@@ -46,7 +46,7 @@ struct DeltaPlace {
   int head, row, column;
 };
 
-// Over all rows, in every thread of the block; of: other memory than the call before had.
+// Over all rows, in every thread of kDeltaWarps warps; of: their memory, other than the call before had.
 template <int kRows, int kWidth>
 __device__ DeltaSums<kWidth> sum_rows(const Vec<float, kWidth> (&state)[kRows],
                                       const DeltaToken<kRows, kWidth>& token,
@@ -65,7 +65,8 @@ __device__ DeltaSums<kWidth> sum_rows(const Vec<float, kWidth> (&state)[kRows],
   }
 #pragma unroll
   for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) sums.add(sums.across(lanes));
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % kDeltaWarps,
+            lane = static_cast<int>(threadIdx.x) % 32;
   if (lane < kColumnLanes) of[warp][lane] = sums;
   __syncthreads();
   sums = of[0][lane % kColumnLanes];

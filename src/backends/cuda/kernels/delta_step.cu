@@ -9,80 +9,21 @@
 // ended. Bytes: each head's state read and written once, 128 KiB for 128 x 128; beside it each block reads 8
 // KiB of the convolution, mostly from the L2 cache. One sequence is bound by latency: the token's inputs, two
 // barriers of a block and one of a cluster, predicted at 2 us, where three launches take 6 to 8.
-#include "backends/cuda/kernels/delta_rule.cuh"
-#include "backends/cuda/kernels/elementwise.h"
+#include "backends/cuda/kernels/delta_step.cuh"
 #include "backends/cuda/kernels/hopper.cuh"
-#include "ops/ops.h"
 
 namespace quire::cuda {
 namespace {
 
 constexpr int kThreads = 32 * kDeltaWarps;
-constexpr int kWidth = 4;                             // columns of a thread
-constexpr int kBlockColumns = kColumnLanes * kWidth;  // of a state
-constexpr int kMaxKeyDim = kThreads;                  // a thread convolves a channel of a query, one of a key
-constexpr int kMaxCluster = 8;                        // blocks that any device with clusters takes
-constexpr int kTokens = 4;                            // of the convolution
-constexpr int kHistory = kTokens - 1;
-
-template <typename T>
-struct StepArgs {
-  T* out;
-  const T* x;  // queries, keys and values, then the norm's gate, b and a
-  const float* conv_weight;
-  const float* a_log;
-  const float* dt_bias;
-  const float* norm_weight;
-  float* kept;  // inputs, for the convolution
-  float* state;
-  const int* from;
-  const int* to;
-  std::int64_t out_stride, x_stride, weight_stride, kept_stride, state_stride;
-  int num_key_heads, num_value_heads, key_dim, value_dim, channels, cluster;
-  float eps;
-};
-
-// A thread's channel of the convolution; or none, whose value is 0.
-template <typename T>
-class Channel {
- public:
-  __device__ Channel(const StepArgs<T>& args, int index, bool there, int from)
-      : stride_(args.channels), index_(index), there_(there) {
-    if (!there) return;
-    const float* weights = args.conv_weight + index;
-    weight_ = weights[kHistory * args.weight_stride];
-    if (from < 0) return;
-#pragma unroll
-    for (int k = 0; k < kHistory; ++k) {
-      seen_[k] = args.kept[from * args.kept_stride + std::int64_t{k} * stride_ + index];
-      sum_ = fmaf(weights[k * args.weight_stride], seen_[k], sum_);
-    }
-  }
-  __device__ void read(const T* x) {
-    if (there_) seen_[kHistory] = widen(x[index_]);
-  }
-  __device__ float value() const {
-    return widen(narrow<T>(activated(fmaf(weight_, seen_[kHistory], sum_), ActivationTerms{})));
-  }
-  __device__ void keep(float* kept) const {
-    if (!there_) return;
-#pragma unroll
-    for (int k = 0; k < kHistory; ++k) kept[std::int64_t{k} * stride_ + index_] = seen_[k + 1];
-  }
-
- private:
-  float seen_[kHistory + 1] = {};
-  float weight_ = 0;  // of the token itself
-  float sum_ = 0;     // of those before it
-  int stride_, index_;
-  bool there_;
-};
+constexpr int kMaxKeyDim = kThreads;  // a thread convolves a channel of a query, one of a key
+constexpr int kMaxCluster = 8;        // blocks that any device with clusters takes
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 // Longer than 60 lines: what is read before which wait is one whole.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<T> args, int cluster) {
   constexpr int kRows = kMaxKeyDim / kRowStep;  // of a thread
   __shared__ float queries[kMaxKeyDim], keys[kMaxKeyDim];
   __shared__ Vec<float, kWidth> values[kColumnLanes];
@@ -90,8 +31,8 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   __shared__ float4 results[kMaxCluster * kColumnLanes];  // of the head's columns
   admit_next_kernel();
   const auto thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
-  const int group = args.num_value_heads / args.num_key_heads, blocks = args.cluster / group;  // of a head
-  const int key_head = block / args.cluster, rank = block % args.cluster, part = rank % blocks;
+  const int group = args.num_value_heads / args.num_key_heads, blocks = cluster / group;  // of a head
+  const int key_head = block / cluster, rank = block % cluster, part = rank % blocks;
   const DeltaPlace place = {key_head * group + rank / blocks, thread / kColumnLanes,
                             part * kBlockColumns + thread % kColumnLanes * kWidth};
   const auto is_there = [&](int i) {
@@ -116,6 +57,9 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   Channel<T> own(args, 2 * num_keys + value_at, has_value, from);
   const DeltaHead head(args.a_log[place.head], args.dt_bias[place.head], args.key_dim);
   const float weight = has_value ? args.norm_weight[value] : 0;
+  query.sum_history();
+  key.sum_history();
+  own.sum_history();
   wait_for_kernels();
   if (to < 0) return;
 
@@ -161,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   }
   float* kept = args.kept + to * args.kept_stride;
   if (rank == 0) query.keep(kept);
-  if (rank == args.cluster - 1) key.keep(kept);
+  if (rank == cluster - 1) key.keep(kept);
   own.keep(kept);
   hopper::wait_for_cluster();
   if (thread >= 32) return;
@@ -174,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
 #else
 
 template <typename T>
-__global__ void delta_step_kernel(const StepArgs<T>) {}
+__global__ void delta_step_kernel(const StepArgs<T>, int) {}
 
 #endif
 
@@ -185,17 +129,17 @@ std::int64_t cluster_of(const DeltaNet& net) {
 
 }  // namespace
 
-bool delta_step_supports(const DeltaNet& net, const StateBatch& batch) {
+bool delta_step_supports(const LaunchContext& context, const DeltaNet& net, const StateBatch& batch) {
   return overlaps_kernels() && batch.max_query_len == 1 && batch.num_tokens == batch.num_sequences &&
          net.conv.weight.dim(0) == kTokens && !net.conv.bias.defined() &&
-         net.conv.activation == Activation::kSilu && net.state.dim(2) <= kMaxKeyDim &&
-         cluster_of(net) <= kMaxCluster && splits_into(net.state, kWidth);
+         net.conv.activation == Activation::kSilu && splits_into(net.state, kWidth) &&
+         (streams_delta_step(context, net, batch) ||
+          (net.state.dim(2) <= kMaxKeyDim && cluster_of(net) <= kMaxCluster));
 }
 
 void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x, const DeltaNet& net,
                 const StateBatch& batch) {
   if (batch.num_sequences == 0) return;
-  const std::int64_t cluster = cluster_of(net), key_heads = net.rule.num_key_heads;
   dispatch_float(x.dtype(), [&]<typename T>() {
     const StepArgs<T> args{.out = out.data_as<T>(),
                            .x = x.data_as<const T>(),
@@ -212,17 +156,19 @@ void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x
                            .weight_stride = net.conv.weight.stride(0),
                            .kept_stride = net.conv_state.stride(0),
                            .state_stride = net.state.stride(0),
+                           .num_sequences = static_cast<int>(batch.num_sequences),
                            .num_key_heads = net.rule.num_key_heads,
                            .num_value_heads = static_cast<int>(net.state.dim(1)),
                            .key_dim = static_cast<int>(net.state.dim(2)),
                            .value_dim = static_cast<int>(net.state.dim(3)),
                            .channels = static_cast<int>(net.conv_state.dim(2)),
-                           .cluster = static_cast<int>(cluster),
                            .eps = net.norm.eps};
+    if (streams_delta_step(context, net, batch)) return stream_delta_step(context, args);
+    const auto cluster = static_cast<unsigned>(cluster_of(net));
     launch_clusters(
         context, "delta_step", delta_step_kernel<T>,
-        dim3(static_cast<unsigned>(key_heads * cluster), static_cast<unsigned>(batch.num_sequences)),
-        static_cast<unsigned>(cluster), dim3(kThreads), 0, args);
+        dim3(static_cast<unsigned>(args.num_key_heads) * cluster, static_cast<unsigned>(batch.num_sequences)),
+        cluster, dim3(kThreads), 0, args, static_cast<int>(cluster));
   });
 }
 

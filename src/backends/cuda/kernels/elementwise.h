@@ -43,9 +43,9 @@ void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x
 // With a workspace long spans are computed in chunks, the others as all are without one.
 void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
                       const Tensor& state, const StateBatch& batch);
-// Steps of one token a sequence, on devices with clusters, of a convolution of 4 tokens without bias, and
-// keys of up to 128.
-bool delta_step_supports(const DeltaNet& net, const StateBatch& batch);
+// Steps of one token a sequence, on devices with clusters, of a convolution of 4 tokens without bias, keys of
+// up to 128, and up to 256 values for each key head; or of heads of 128 and many sequences.
+bool delta_step_supports(const LaunchContext& context, const DeltaNet& net, const StateBatch& batch);
 void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x, const DeltaNet& net,
                 const StateBatch& batch);
 // 0 where chunks are no kernel's: of float32, and of heads of other sizes than 128 × a multiple of 64.

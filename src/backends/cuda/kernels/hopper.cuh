@@ -81,6 +81,20 @@ __device__ inline void copy_bytes(void* to, const void* from, unsigned bytes, st
       : "memory");
 }
 
+// The same the other way: from shared memory, after publish_stores() by all who stored there. A thread waits
+// for its own copies: until what they read may be overwritten, or until they are done.
+__device__ inline void copy_bytes_out(void* to, const void* from, unsigned bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(shared_address(from)), "r"(bytes)
+      : "memory");
+}
+__device__ inline void wait_for_reads_of_copies() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ inline void wait_for_copies_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 // --- Blocks of threads of one cluster. For sm_90 and newer. ---
 
 // A barrier of all threads of the cluster, in halves: what they stored before, to shared memory too, is then
