@@ -5,8 +5,9 @@
 // before goes. The value heads of a key head follow each other in one block, the last of which keeps the
 // convolution's inputs of queries and keys: nobody else reads them.
 //
-// Bytes: each state of 128 x 128 read and written once, 128 KiB; beside them 6 KiB of the convolution's inputs
-// and 1 KiB of the token. At an even share of 2.9 TB/s a block has 6 us for them, which hides what it computes.
+// Bytes: each state of 128 x 128 read and written once, 128 KiB; beside them 6 KiB of the convolution's
+// inputs and 1 KiB of the token. At an even share of 2.9 TB/s a block has 6 us for them, which hides what it
+// computes.
 #include "backends/cuda/kernels/delta_step.cuh"
 #include "backends/cuda/kernels/hopper.cuh"
 
@@ -152,12 +153,8 @@ __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArg
     }
     inputs = TurnInputs<T>(args, next);
     __syncthreads();
-    if (turn.to >= 0) hopper::wait(&shared.arrived[place], static_cast<unsigned>(i / kStates % 2));
-    if (thread == 0 && i + 2 < turns.count) {  // where the turn before had its state
-      hopper::wait_for_reads_of_copies();
-      load_state(args, shared, later, (i + 2) % kStates);
-    }
     if (turn.to >= 0) {
+      hopper::wait(&shared.arrived[place], static_cast<unsigned>(i / kStates % 2));
       take_turn(shared, shared.states[place], now, turn.from < 0);
       hopper::publish_stores();
       __syncthreads();
@@ -168,8 +165,15 @@ __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArg
             gated_normed<T>(shared.results[value], inverse, weight, widen(now.gate));
       }
     }
-    if (thread == 0 && turn.to >= 0)
-      hopper::copy_bytes_out(state_of(args, turn.to, turn.head), shared.states[place], kStateBytes);
+    if (thread == 0) {
+      if (turn.to >= 0)
+        hopper::copy_bytes_out(state_of(args, turn.to, turn.head), shared.states[place], kStateBytes);
+      hopper::commit_copies_out();
+      if (i + 2 < turns.count) {  // where the turn before had its state
+        hopper::wait_for_reads_of_copies<1>();
+        load_state(args, shared, later, (i + 2) % kStates);
+      }
+    }
     turn = next;
     next = later;
   }
@@ -188,7 +192,7 @@ __global__ void delta_stream_kernel(const StepArgs<T>) {}
 bool streams_delta_step(const LaunchContext& context, const DeltaNet& net, const StateBatch& batch) {
   return net.state.dim(2) == kDim && net.state.dim(3) == kDim &&
          context.shared_bytes >= static_cast<int>(sizeof(Shared)) &&
-         batch.num_sequences * net.rule.num_key_heads >= 2 * context.num_sms;
+         batch.num_sequences * net.rule.num_key_heads >= context.num_sms;
 }
 
 template <typename T>

@@ -81,17 +81,18 @@ __device__ inline void copy_bytes(void* to, const void* from, unsigned bytes, st
       : "memory");
 }
 
-// The same the other way: from shared memory, after publish_stores() by all who stored there. A thread waits
-// for its own copies: until what they read may be overwritten, or until they are done.
+// The same the other way: from shared memory, after publish_stores() by all who stored there. A thread
+// commits its copies in groups and waits for them: until what all but the last kPending groups read may be
+// overwritten, or until all are done.
 __device__ inline void copy_bytes_out(void* to, const void* from, unsigned bytes) {
-  asm volatile(
-      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-      "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(shared_address(from)), "r"(bytes)
-      : "memory");
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
 }
+__device__ inline void commit_copies_out() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int kPending>
 __device__ inline void wait_for_reads_of_copies() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 __device__ inline void wait_for_copies_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
