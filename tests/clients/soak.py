@@ -151,12 +151,14 @@ class Soak:
         return data
 
     def check_stream(self, data):
+        """Whether it was as it is to be."""
         complete = data.startswith(b"HTTP/1.1 200 ") and data.endswith(b"data: [DONE]\n\n" + STREAM_END)
         usage = data.rfind(b'"completion_tokens":')
         if not complete or usage < 0 or b'"error"' in data:
             return self.error(f"a stream began {data[:300]!r} and ended {data[-200:]!r}")
         self.counts["tokens"] += int(data[usage + 20 : usage + 30].split(b",")[0].split(b"}")[0])
         self.counts["streams"] += 1
+        return True
 
     async def err(self):
         request, status = self.random.choice(INVALID)
@@ -171,8 +173,10 @@ class Soak:
     async def leave(self):
         reader, writer = await self.connect()
         writer.write(self.stream_request())
+        end = b""
         for _ in range(self.random.randrange(6)):
-            if (await reader.read(2000)).endswith(STREAM_END):
+            end = (end + await reader.read(2000))[-len(STREAM_END) :]  # which two reads may share
+            if end == STREAM_END:
                 break
             await asyncio.sleep(self.random.random() * 0.2)
         if self.random.random() < 0.5:
@@ -194,8 +198,8 @@ class Soak:
                     connection = connection or await self.connect()
                     connection[1].write(self.stream_request())
                     delay, piece = (READ_DELAY * 2, 700) if is_slow else (READ_DELAY, 1 << 16)
-                    self.check_stream(await self.read_stream(connection[0], delay, piece))
-                    if is_slow:  # for the server it has been idle since the last byte was sent
+                    is_good = self.check_stream(await self.read_stream(connection[0], delay, piece))
+                    if is_slow or not is_good:  # for the server a slow one is idle since the last byte was sent
                         connection = connection[1].close()
             except (OSError, asyncio.TimeoutError) as caught:
                 self.error(f"a client failed: {caught!r}")

@@ -57,6 +57,9 @@ void write(std::string& out, const WindowEvent& value) {
   write_list(out, value.step, decision.sequence, static_cast<int>(decision.kind),
              static_cast<int>(decision.why), decision.count);
 }
+void write(std::string& out, const WindowApplied& value) {
+  write_list(out, value.seconds, value.num_tokens, value.num_blocks);
+}
 void write(std::string& out, const WindowSecond& value) {
   write_list(out, value.output_tokens, value.prompt_tokens, value.first_token, value.between_tokens,
              value.cache_use, value.hit_rate, value.busy);
@@ -195,7 +198,7 @@ std::string frame_patch(const WindowFrame* before, const WindowFrame& now) {
       .each("slots", &WindowFrame::slots)
       .each("sequences", &WindowFrame::sequences, write_sequence)
       .value("step", &WindowFrame::step)
-      .value("step_seconds", &WindowFrame::step_seconds)
+      .value("applied", &WindowFrame::applied)
       .value("events", &WindowFrame::events)
       .value("marks", &WindowFrame::marks)
       .each("seconds", &WindowFrame::seconds, write_second);

@@ -83,7 +83,7 @@ void WindowBook::planned(const StepPlan* plan, std::span<const PlanningFailure> 
   roll();
   for (const PlanningFailure& failure : failures) end(failure.id, "error");
   if (plan == nullptr) return;
-  planned_at_.push_back(clock_());
+  in_flight_.push_back({plan->id, clock_(), plan->num_tokens, count_blocks(*plan)});
   step_ = {.id = plan->id,
            .num_tokens = plan->num_tokens,
            .spans = {},
@@ -116,13 +116,25 @@ void WindowBook::add_marks(const StepPlan& plan) {
   while (!marks_.empty() && marks_.front().first < clock_() - 1) marks_.pop_front();
 }
 
-void WindowBook::applied(const StepResult& /*result*/, std::span<const SequenceUpdate> updates) {
+std::int64_t WindowBook::count_blocks(const StepPlan& plan) const {
+  const CacheLayout& layout = scheduler_->config().layout;
+  std::int64_t count = 0;
+  for (const SequencePlan& sequence : plan.sequences) {
+    const int num_rows = layout.rows_for(sequence.first_position + sequence.num_tokens);
+    for (int lane = 0; lane < layout.num_lanes(); ++lane)
+      count += num_rows - layout.num_outside(lane, sequence.first_position);
+  }
+  return count;
+}
+
+void WindowBook::applied(const StepResult& result, std::span<const SequenceUpdate> updates) {
   roll();
   const double now = clock_();
-  if (!planned_at_.empty()) {  // else it was planned before the watching began
-    step_seconds_ = now - std::max(planned_at_.front(), applied_at_);
-    now_.busy += std::min(step_seconds_, now - static_cast<double>(second_));
-    planned_at_.pop_front();
+  if (!in_flight_.empty() && in_flight_.front().id == result.id) {  // else planned before the watching began
+    const InFlight& step = in_flight_.front();
+    applied_ = {now - std::max(step.planned_at, applied_at_), step.num_tokens, step.num_blocks};
+    now_.busy += std::min(applied_.seconds, now - static_cast<double>(second_));
+    in_flight_.pop_front();
   }
   applied_at_ = now;
   for (const SequenceUpdate& update : updates) this->update(update);
@@ -165,7 +177,7 @@ void WindowBook::forked(SequenceId first, std::span<const BeamFork> forks) {
 }
 
 void WindowBook::lost_steps(std::span<const SequenceUpdate> updates) {
-  planned_at_.clear();
+  in_flight_.clear();
   for (const SequenceUpdate& update : updates) end(update.id, to_string(update.finish));
   follow_scheduler();
 }
@@ -247,7 +259,7 @@ WindowFrame WindowBook::frame(std::size_t num_tail) {
     shown.num_tokens = life.num_tokens;
   }
   frame.step = step_;
-  frame.step_seconds = step_seconds_;
+  frame.applied = applied_;
   frame.events.assign(events_.begin(), events_.end());
   for (const auto& [time, mark] : marks_)
     if (time >= frame.time - 1) frame.marks.push_back(mark);

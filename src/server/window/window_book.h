@@ -45,6 +45,12 @@ class WindowBook final : public SchedulerObserver {
     double last_token = -1;  // below 0: there was none
     int num_prompt = 0, num_tokens = 0;
   };
+  struct InFlight {
+    std::uint64_t id = 0;
+    double planned_at = 0;
+    int num_tokens = 0;
+    std::int64_t num_blocks = 0;
+  };
   struct Mean {
     double sum = 0;
     int count = 0;
@@ -59,15 +65,16 @@ class WindowBook final : public SchedulerObserver {
   void follow_scheduler();
   void roll();
   void add_marks(const StepPlan& plan);
+  std::int64_t count_blocks(const StepPlan& plan) const;
 
   std::function<double()> clock_;
   const Scheduler* scheduler_ = nullptr;
   std::map<SequenceId, Life> lives_;
   std::deque<SequenceId> ended_;  // of which lives_ still tells
   WindowStep step_;
-  std::deque<double> planned_at_;  // of steps in flight
-  double applied_at_ = 0;          // the last one
-  double step_seconds_ = 0;
+  std::deque<InFlight> in_flight_;  // in their order; not those from before the watching
+  double applied_at_ = 0;           // the last one
+  WindowApplied applied_;
   std::deque<WindowEvent> events_;
   std::deque<std::pair<double, WindowMark>> marks_;
   std::map<std::int64_t, WindowSecond> seconds_;

@@ -66,6 +66,15 @@ struct WindowStep {
   bool operator==(const WindowStep&) const = default;
 };
 
+// What a step that was applied took, and had to read.
+struct WindowApplied {
+  double seconds = 0;
+  int num_tokens = 0;
+  std::int64_t num_blocks = 0;  // that its sequences attend to, of each sequence anew
+
+  bool operator==(const WindowApplied&) const = default;
+};
+
 // What happened in one second.
 struct WindowSecond {
   int output_tokens = 0, prompt_tokens = 0;  // sampled; computed of prompts, and again after a preemption
@@ -100,7 +109,7 @@ struct WindowFrame {
   std::vector<WindowBlock> blocks, host_blocks, slots;
   std::map<SequenceId, WindowSequence> sequences;  // those that exist, and some that ended last
   WindowStep step;                                 // the last one planned
-  double step_seconds = 0;                         // of the last one applied
+  WindowApplied applied;                           // the last one that was: of one before `step`
   std::vector<WindowEvent> events;                 // the last admissions and preemptions
   std::vector<WindowMark> marks;
   std::map<std::int64_t, WindowSecond> seconds;  // the last ones, by number

@@ -41,10 +41,16 @@ class Checker final : public SchedulerObserver {
   void added(const SequenceRequest& /*request*/) override { maybe(); }
   void aborted(SequenceId /*id*/) override { maybe(); }
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
-    if (plan != nullptr) last_ = *plan;
+    if (plan != nullptr) {
+      last_ = *plan;
+      WindowApplied& step = planned_[plan->id];
+      step.num_tokens = plan->num_tokens;
+      for (const SequencePlan& sequence : plan->sequences) step.num_blocks += num_read(sequence);
+    }
     maybe();
   }
-  void applied(const StepResult& /*result*/, std::span<const SequenceUpdate> /*updates*/) override {
+  void applied(const StepResult& result, std::span<const SequenceUpdate> /*updates*/) override {
+    applied_ = planned_.at(result.id);
     maybe();
   }
   void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> /*updates*/) override { maybe(); }
@@ -52,6 +58,22 @@ class Checker final : public SchedulerObserver {
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { maybe(); }
 
  private:
+  // Blocks of its table with a position that its span attends to.
+  std::int64_t num_read(const SequencePlan& plan) const {
+    const CacheLayout& layout = scheduler_->config().layout;
+    const BlockTable& table = scheduler_->sequences().at(plan.sequence).blocks.table;
+    std::int64_t count = 0;
+    for (int row = 0; row < table.size(); ++row) {
+      for (std::size_t lane = 0; lane < layout.windows.size(); ++lane) {
+        const int window = layout.windows[lane], first = row * layout.block_size;
+        const int oldest = window == 0 ? 0 : plan.first_position - window + 1;
+        if (table.row(row)[lane] != kNoBlock && first + layout.block_size > oldest &&
+            first < plan.first_position + plan.num_tokens)
+          ++count;
+      }
+    }
+    return count;
+  }
   void maybe() {
     if (random_() % 6 != 0 || ::testing::Test::HasFatalFailure()) return;
     ++num_frames;
@@ -61,6 +83,8 @@ class Checker final : public SchedulerObserver {
     check_sequences(frame);
     EXPECT_EQ(frame.step.id, last_.id);
     EXPECT_EQ(frame.step.decisions, last_.decisions);
+    EXPECT_EQ(frame.applied.num_tokens, applied_.num_tokens);
+    EXPECT_EQ(frame.applied.num_blocks, applied_.num_blocks);
     num_marks += static_cast<int>(frame.marks.size());
     before_ = std::move(frame);
   }
@@ -127,6 +151,8 @@ class Checker final : public SchedulerObserver {
   WindowBook& book_;
   const Scheduler* scheduler_ = nullptr;
   StepPlan last_;
+  std::map<std::uint64_t, WindowApplied> planned_;
+  WindowApplied applied_;
   std::optional<WindowFrame> before_;
   Json shown_ = Json::object();
 };
@@ -235,6 +261,37 @@ TEST_F(OneSeat, ALifeGoesFromItsPromptToItsEndAndSecondsCountWhatWasDone) {
   EXPECT_EQ(frame.sequences.at(1).end, "length");
   EXPECT_EQ(frame.sequences.at(2).num_prompt, 12);  // which no frame saw alive
   EXPECT_EQ(frame.sequences.at(2).num_tokens, 15);
+}
+
+// Of which the next ones are planned, with more or fewer tokens, before it is done.
+TEST_F(OneSeat, WhatAStepTookAndWhatItReadAreOfTheSameStep) {
+  const auto expect_applied = [&](double seconds, int num_tokens, std::int64_t num_blocks) {
+    const WindowApplied applied = book_.frame().applied;
+    EXPECT_DOUBLE_EQ(applied.seconds, seconds);
+    EXPECT_EQ(applied.num_tokens, num_tokens);
+    EXPECT_EQ(applied.num_blocks, num_blocks);
+  };
+  Harness harness(scenario(nullptr));
+  harness.add(request(std::vector<TokenId>(20, 40)), 1);
+  EXPECT_TRUE(harness.schedule());
+  book_.attach(harness.scheduler());
+  const_cast<Scheduler&>(harness.scheduler()).add_observer(&book_);
+  EXPECT_TRUE(harness.schedule());
+  now_ = 1;
+  harness.apply();
+  expect_applied(0, 0, 0);  // planned before the watching
+  EXPECT_TRUE(harness.schedule());
+  EXPECT_EQ(book_.frame().step.num_tokens, 4);
+  now_ = 1.25;
+  harness.apply();
+  expect_applied(0.25, 8, 1);
+  EXPECT_TRUE(harness.schedule());
+  EXPECT_EQ(book_.frame().step.num_tokens, 1);
+  now_ = 1.75;
+  harness.apply();
+  expect_applied(0.5, 4, 2);
+  const_cast<Scheduler&>(harness.scheduler()).remove_observer(&book_);
+  harness.drain();
 }
 
 TEST_F(OneSeat, WhoWatchesLaterSeesWhatIsThereAndWhatFollows) {

@@ -67,7 +67,7 @@ function tellNumbers() {
     ["tokens written a second", number(last[0])],
     ["blocks in use", share(held / Math.max(frame.about.blocks, 1))],
     ["step", number(frame.step.id)],
-    ["a step takes", frame.step_seconds > 0 ? milliseconds(frame.step_seconds) : "–"],
+    ["a step takes", frame.applied[0] > 0 ? milliseconds(frame.applied[0]) : "–"],
   ]);
 }
 
@@ -118,10 +118,10 @@ function setLines(list, lines, none) {
   all.forEach((line, i) => setText(list.children[i] ?? list.appendChild(document.createElement("li")), line));
 }
 
-// What the last step read, and what those of the last second computed, beside what this machine can at best. A step
-// reads all weights once, and of each sequence in it the blocks that it holds.
+// What the last step that is done read, and what those of the last second computed, beside what this machine can at
+// best. A step reads all weights once, and of each sequence in it the blocks that it attends to.
 function setLimits() {
-  const { about: { limits, budget, seats }, step, step_seconds: seconds } = frame;
+  const { about: { limits, budget, seats }, step, applied: [seconds, tokens, blocks] } = frame;
   const all = Object.values(frame.seconds);
   const [written, read, , , , , busy] = all[all.length - 1] ?? [0, 0, 0, 0, 0, 0, 0];
   const meters = [
@@ -130,8 +130,7 @@ function setLimits() {
     [`of the ${number(seats)} sequences that may run at once`, step.spans.length / seats],
   ];
   if (limits.read_gb_per_s > 0 && seconds > 0) {
-    const met = 1 - (1 - limits.routed_share) ** step.tokens;
-    const blocks = step.spans.reduce((sum, [id]) => sum + blocksOf(frame, id).size, 0);
+    const met = 1 - (1 - limits.routed_share) ** tokens;
     const bytes = limits.weight_bytes + limits.expert_bytes * met + blocks * limits.block_bytes;
     const ofReading = bytes / seconds / (limits.read_gb_per_s * 1e9);
     const flop = limits.flop_per_token * (written + read);
