@@ -66,7 +66,7 @@ class RankProcesses : public RankGroup {
       : RankGroup(setup, device_options(setup.config, processes.place_on_host()),
                   [this](Backend&) { return processes_.connect([this] { channel_->check(); }); }),
         processes_(processes) {
-    ControlListener listener;
+    ControlListener listener(processes.num_on_host() == processes.size());
     processes.broadcast(listener.invitation(), 0);
     channel_ = listener.accept(processes.size(), setup.config.watchdog);
   }

@@ -101,13 +101,14 @@ void prepare(tcp::socket& socket) {
   socket.set_option(tcp::no_delay(true), ignored);  // orders are small and each is waited for
 }
 
-// On a free port of all interfaces.
-ErrorCode listen_everywhere(tcp::acceptor& acceptor, const tcp& protocol) {
+// On a free port of that address; on all of IPv4 and IPv6 where it is IPv6's for any.
+ErrorCode listen_at(tcp::acceptor& acceptor, const asio::ip::address& address) {
   try {
-    acceptor.open(protocol);
+    const tcp::endpoint endpoint(address, 0);
+    acceptor.open(endpoint.protocol());
     keep_to_this_process(acceptor);
-    if (protocol == tcp::v6()) acceptor.set_option(asio::ip::v6_only(false));
-    acceptor.bind({protocol, 0});
+    if (address.is_v6()) acceptor.set_option(asio::ip::v6_only(false));
+    acceptor.bind(endpoint);
     acceptor.listen();
     return {};
   } catch (const boost::system::system_error& error) {
@@ -322,14 +323,19 @@ ControlInvitation ControlInvitation::parse(const std::string& text) {
   return invitation;
 }
 
-ControlListener::ControlListener() {
+ControlListener::ControlListener(bool on_one_host) {
+  using asio::ip::address, asio::ip::address_v4, asio::ip::address_v6;
+  const auto addresses = on_one_host ? std::array<address, 2>{address_v4::loopback(), address_v6::loopback()}
+                                     : std::array<address, 2>{address_v6::any(), address_v4::any()};
   asio::io_context io;
   tcp::acceptor acceptor(io);
-  ErrorCode error = listen_everywhere(acceptor, tcp::v6());
-  const bool ipv6 = !error;
-  if (!ipv6) error = listen_everywhere(acceptor, tcp::v4());
+  ErrorCode error = listen_at(acceptor, addresses[0]);
+  if (error) error = listen_at(acceptor, addresses[1]);
   if (error) fail("this process cannot listen for its peers: {}", error_text(error));
-  invitation_ = {random_secret(), random_secret(), acceptor.local_endpoint().port(), own_addresses(ipv6)};
+  const tcp::endpoint own = acceptor.local_endpoint();
+  const bool is_v6 = own.address().is_v6();
+  invitation_ = {random_secret(), random_secret(), own.port(),
+                 on_one_host ? std::vector{own.address().to_string()} : own_addresses(is_v6)};
   if (invitation_.hosts.empty()) fail("no network interface of this machine is up");
   socket_ = Descriptor(acceptor.release());
 }

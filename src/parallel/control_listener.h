@@ -33,8 +33,9 @@ inline constexpr std::chrono::seconds kJoinTimeout{30};
 // Rank 0's side. Thread contract: one thread.
 class ControlListener {
  public:
-  // Listens on a free port of all interfaces. Error where that is not possible.
-  ControlListener();
+  // Listens on a free port, on loopback alone where all processes are on_one_host, else on all interfaces.
+  // Error where that is not possible.
+  explicit ControlListener(bool on_one_host = false);
 
   // What a follower has to know to join.
   std::string invitation() const { return invitation_.text(); }

@@ -17,6 +17,7 @@ class Processes {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual int place_on_host() const = 0;  // number among the processes of this host
+  virtual int num_on_host() const = 0;
 
   // Every process gets what `root` gives. Blocks, and does not notice a peer's death: for the start only.
   virtual std::string broadcast(const std::string& text, int root) = 0;

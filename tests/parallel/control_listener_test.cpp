@@ -60,6 +60,22 @@ std::string end_of(tcp::socket& socket) {
   return n > 0 ? "it answers" : error_text({errno, boost::system::system_category()});
 }
 
+TEST(ControlListenerTest, OfOneHostListensOnLoopbackAlone) {
+  const auto everywhere = ControlInvitation::parse(ControlListener().invitation());
+  ControlListener listener(true);
+  const auto invitation = ControlInvitation::parse(listener.invitation());
+  EXPECT_EQ(invitation.hosts, std::vector<std::string>{"127.0.0.1"});
+  for (const std::string& host : everywhere.hosts) {
+    const auto address = asio::ip::make_address(host);
+    tcp::socket socket(io());
+    boost::system::error_code error;
+    socket.connect({address, invitation.port}, error);
+    EXPECT_EQ(!error, host == "127.0.0.1") << host;
+  }
+  const tcp::socket socket = join_by_hand(listener, 1);
+  EXPECT_NE(listener.accept(2, kPatient, 60s), nullptr);
+}
+
 TEST(ControlListenerTest, APeerThatBreaksTheRulesIsLost) {
   FrameHeader huge;
   huge.type = FrameType::kMessage;

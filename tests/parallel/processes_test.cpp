@@ -66,6 +66,11 @@ TEST_F(ProcessesTest, WaitForWhoComesLate) {
   });
 }
 
+TEST_F(ProcessesTest, KnowThatTheyAreOnOneHost) {
+  EXPECT_EQ(started_processes()->num_on_host(), started_processes()->size());
+  EXPECT_EQ(started_processes()->place_on_host(), started_processes()->rank());
+}
+
 TEST_F(ProcessesTest, FindEachOtherOverTheControlChannel) {
   Processes& processes = *started_processes();
   std::unique_ptr<ControlChannel> channel;

@@ -183,11 +183,13 @@ class MpiProcesses : public Processes {
     check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host),
               "MPI_Comm_split_type");
     MPI_Comm_rank(host, &place_on_host_);
+    MPI_Comm_size(host, &num_on_host_);
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int place_on_host() const override { return place_on_host_; }
+  int num_on_host() const override { return num_on_host_; }
 
   std::string broadcast(const std::string& text, int root) override {
     if (finished_) fail("MPI has ended in this process; under mpirun a process has one engine");
@@ -227,6 +229,7 @@ class MpiProcesses : public Processes {
   int rank_ = 0;
   int size_ = 1;
   int place_on_host_ = 0;
+  int num_on_host_ = 1;
   bool finished_ = false;
   MPI_Comm tensors_ = MPI_COMM_NULL;  // their messages do not meet those of the start
 };
