@@ -75,7 +75,7 @@ def test_a_server_answers_as_one_process_and_ends_with_its_rank_0(serve, texts, 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_every_rank_lets_requests_end(serve, stop):
     job = serve(2)
-    stream = job.ask(prompt="Once", max_tokens=2000, ignore_eos=True, temperature=0, stream=True)
+    stream = job.ask(prompt="Once", max_tokens=500, ignore_eos=True, temperature=0, stream=True)
     stream.wait_for_tokens()
     for rank in (1, 0):  # whoever comes first
         job.signal(rank, stop)
