@@ -1,7 +1,6 @@
 #include "beams/beam_search.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 

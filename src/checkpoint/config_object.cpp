@@ -1,8 +1,6 @@
 #include "checkpoint/config_object.h"
 
 #include <algorithm>
-#include <span>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,7 +1,5 @@
 #include "checkpoint/model_config.h"
 
-#include <utility>
-
 #include "base/error.h"
 #include "base/json.h"
 

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <iostream>
-#include <memory>
 
 #include "base/error.h"
 #include "cli/commands.h"

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <boost/json/src.hpp>  // the library itself, here alone
-#include <utility>
 
 #include "dialects/argument_reader.h"
 

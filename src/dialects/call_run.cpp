@@ -1,9 +1,6 @@
 #include "dialects/call_run.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "base/error.h"
 
 namespace quire::dialects {
 namespace {

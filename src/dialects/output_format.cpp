@@ -1,8 +1,6 @@
 #include "dialects/output_format.h"
 
 #include <algorithm>
-#include <span>
-#include <utility>
 
 #include "base/format.h"
 #include "dialects/pattern.h"

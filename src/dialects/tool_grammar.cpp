@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/format.h"

@@ -8,7 +8,6 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
-#include <optional>
 
 #include "base/error.h"
 #include "engine/engine.h"

@@ -5,7 +5,6 @@
 #include <deque>
 #include <future>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

@@ -4,7 +4,6 @@
 #include <exception>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,8 +1,6 @@
 #include "engine/step_watch.h"
 
-#include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

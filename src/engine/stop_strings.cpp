@@ -1,7 +1,6 @@
 #include "engine/stop_strings.h"
 
 #include <algorithm>
-#include <string_view>
 
 namespace quire {
 

@@ -1,7 +1,6 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "grammar/utf8.h"
 

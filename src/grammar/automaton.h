@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "grammar/grammar.h"
 #include "grammar/keyed_hash.h"

@@ -1,7 +1,6 @@
 #include "grammar/token_trie.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "base/error.h"
 #include "grammar/utf8.h"

@@ -2,8 +2,6 @@
 
 #include <curl/curl.h>
 
-#include <memory>
-
 #include "base/error.h"
 #include "base/json.h"
 

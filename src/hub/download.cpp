@@ -5,7 +5,6 @@
 #include <exception>
 #include <future>
 #include <set>
-#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"

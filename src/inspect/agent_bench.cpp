@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <random>
-#include <span>
 #include <unordered_set>
 
 #include "base/error.h"

@@ -1,6 +1,5 @@
 #include "inspect/doctor.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"

@@ -8,12 +8,8 @@
 #include <barrier>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <functional>
-#include <memory>
 #include <thread>
-#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

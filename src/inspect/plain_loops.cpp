@@ -1,7 +1,6 @@
 #include "inspect/plain_loops.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 

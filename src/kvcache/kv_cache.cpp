@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 

@@ -1,7 +1,6 @@
 #include "layers/short_conv.h"
 
 #include "ops/ops.h"
-#include "ops/sharding.h"
 
 namespace quire {
 namespace {

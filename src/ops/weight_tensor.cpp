@@ -1,10 +1,8 @@
 #include "ops/weight_tensor.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/module.h"

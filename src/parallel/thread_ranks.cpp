@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <string_view>
 #include <thread>
 
 #include "base/error.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/ops.h"
-
 namespace quire {
 
 BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups,

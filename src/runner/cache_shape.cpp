@@ -1,7 +1,6 @@
 #include "runner/cache_shape.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 namespace quire {

@@ -1,7 +1,5 @@
 #include "runner/model_runner.h"
 
-#include <utility>
-
 #include "ops/ops.h"
 
 namespace quire {

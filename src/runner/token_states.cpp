@@ -1,9 +1,6 @@
 #include "runner/token_states.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "ops/ops.h"
 
 namespace quire {
 

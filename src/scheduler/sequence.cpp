@@ -1,7 +1,5 @@
 #include "scheduler/sequence.h"
 
-#include <algorithm>
-
 namespace quire {
 namespace {
 

@@ -1,6 +1,5 @@
 #include "server/api_server.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/post.hpp>

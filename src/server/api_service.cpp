@@ -1,8 +1,6 @@
 #include "server/api_service.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <charconv>
 #include <ctime>
 

@@ -1,7 +1,5 @@
 #include "server/chat_response.h"
 
-#include <utility>
-
 namespace quire::server {
 namespace {
 

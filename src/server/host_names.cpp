@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"

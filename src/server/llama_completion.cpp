@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <limits>
-#include <utility>
 #include <variant>
 
 #include "server/api_error.h"

@@ -1,7 +1,6 @@
 #include "server/logprobs_json.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/format.h"
 #include "tokenizer/unicode.h"

@@ -5,7 +5,6 @@
 #include <boost/beast/core/string.hpp>
 #include <iterator>
 #include <limits>
-#include <utility>
 
 #include "server/host_names.h"
 

@@ -1,11 +1,9 @@
 #include "server/responses_request.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <set>
 #include <unordered_map>
-#include <utility>
 
 #include "server/api_response.h"
 #include "server/response_items.h"

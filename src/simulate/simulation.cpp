@@ -5,7 +5,6 @@
 #include <cmath>
 #include <deque>
 #include <unordered_map>
-#include <utility>
 
 #include "base/error.h"
 

@@ -2,7 +2,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <functional>
 
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/tokenizer_model.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 
 #include "base/format.h"
 #include "tokenizer/unicode.h"

@@ -1,7 +1,6 @@
 #include "tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/text_steps.h"

@@ -4,7 +4,6 @@
 #include <pcre2.h>
 
 #include <cctype>
-#include <chrono>
 #include <new>
 
 #include "base/error.h"

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <span>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

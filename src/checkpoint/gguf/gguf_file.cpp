@@ -1,10 +1,8 @@
 #include "checkpoint/gguf/gguf_file.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,8 +1,6 @@
 // compressed-tensors (vLLM's library, of llm-compressor): groups of modules, each quantised in a way of its
 // own.
 #include <algorithm>
-#include <numeric>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"

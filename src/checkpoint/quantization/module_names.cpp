@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,9 +1,7 @@
 #include "checkpoint/quantization/quantized_weights.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 

@@ -5,11 +5,9 @@
 #include <deque>
 #include <list>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

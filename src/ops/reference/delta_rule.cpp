@@ -1,5 +1,4 @@
 #include <cstring>
-#include <vector>
 
 #include "ops/host_copies.h"
 #include "ops/reference/rows.h"

@@ -1,6 +1,5 @@
 // Routed experts, one after the other: each takes the rows of the tokens that go through it, with the
 // backend's own products of matrices. A token's result does not depend on the tokens beside it.
-#include <algorithm>
 #include <array>
 
 #include "backends/cpu/reference/reference_backend.h"

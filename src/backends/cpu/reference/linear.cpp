@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "base/error.h"
