@@ -84,7 +84,7 @@ OrderedJson special_tokens(const GgufKeys& keys, const std::vector<std::string>&
   OrderedJson texts = OrderedJson::object();
   for (const auto& [name, key] : kNames) {
     const auto id = keys.find_int(key, kTokenIds);
-    if (id && std::cmp_less(*id, tokens.size())) texts[name] = tokens[static_cast<std::size_t>(*id)];
+    if (id && std::cmp_less(*id, tokens.size())) texts[name] = tokens[*id];
   }
   return texts;
 }

@@ -387,7 +387,7 @@ void OutputProcessor::choose_best(State& state) {
   std::vector<CompletionOutput>& outputs = state.output.outputs;
   std::stable_sort(outputs.begin(), outputs.end(),
                    [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
-  outputs.resize(static_cast<std::size_t>(state.request.params.n));
+  outputs.resize(state.request.params.n);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     outputs[i].index = static_cast<int>(i);
     if (!state.request.params.logprobs) outputs[i].logprobs.clear();

@@ -61,7 +61,7 @@ TokenTrie::TokenTrie(std::span<const TokenText> tokens)
     auto [first, end, depth] = nodes[node];
     tokens_.push_back(-1);
     for (; first < end && sorted[first].bytes.size() == depth; ++first) {
-      next_equal_[static_cast<std::size_t>(sorted[first].id)] = tokens_.back();
+      next_equal_[sorted[first].id] = tokens_.back();
       tokens_.back() = sorted[first].id;
     }
     first_child_.push_back(static_cast<std::uint32_t>(nodes.size()));

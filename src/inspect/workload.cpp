@@ -19,7 +19,7 @@ std::vector<RequestSize> random_sizes(const RandomSizes& sizes, std::uint64_t se
   std::mt19937_64 random(seed);
   auto input = around(sizes.input_len, sizes.range_ratio);
   auto output = around(sizes.output_len, sizes.range_ratio);
-  std::vector<RequestSize> drawn(static_cast<std::size_t>(sizes.count));
+  std::vector<RequestSize> drawn(sizes.count);
   for (RequestSize& size : drawn) {
     size.prompt_tokens = input(random);
     size.output_tokens = output(random);

@@ -36,8 +36,8 @@ void BlockTable::append(std::span<const BlockId> row) {
     } else if (row.empty()) {
       blocks_.push_back(pool_->allocate());
     } else {
-      pool_->acquire(row[static_cast<std::size_t>(lane)]);
-      blocks_.push_back(row[static_cast<std::size_t>(lane)]);
+      pool_->acquire(row[lane]);
+      blocks_.push_back(row[lane]);
     }
   }
 }

@@ -54,7 +54,7 @@ PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint
   Match found;
   int size = 0;
   for (int end = 1; end <= std::ssize(chain); ++end) {
-    const Link& link = chain[static_cast<std::size_t>(end - 1)];
+    const Link& link = chain[end - 1];
     const Entry& last = entry(link.block);
     bool fits = true;
     for (int lane = 0; lane < num_lanes; ++lane) {
@@ -66,8 +66,7 @@ PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint
     if (fits && (!ends_at || ends_at(link))) found.num_ending = end;
   }
   for (int index = 0; index < size; ++index)
-    for (const Link& link : entry(chain[static_cast<std::size_t>(index)].block).row)
-      found.rows.push_back(link.block);
+    for (const Link& link : entry(chain[index].block).row) found.rows.push_back(link.block);
   if (size < std::ssize(chain))
     found.end = {CacheEnd::Reason::kEvicted};
   else if (tokens.size() < (chain.size() + 1) * block_size_)

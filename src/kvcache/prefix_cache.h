@@ -103,8 +103,8 @@ class PrefixCache {
     return link.block != kNoBlock && link.generation == pool_.generation(link.block);
   }
   Link link(BlockId block) const { return {block, pool_.generation(block)}; }
-  const Entry& entry(BlockId block) const { return entries_[static_cast<std::size_t>(block)]; }
-  Entry& entry(BlockId block) { return entries_[static_cast<std::size_t>(block)]; }
+  const Entry& entry(BlockId block) const { return entries_[block]; }
+  Entry& entry(BlockId block) { return entries_[block]; }
   std::span<const TokenId> tokens(BlockId block) const;
 
   const BlockPool& pool_;

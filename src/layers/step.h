@@ -69,9 +69,7 @@ class StateDeclarations {
   }
   std::span<const std::vector<std::int64_t>> fixed() const { return fixed_; }  // by FixedStateId
   std::span<const StateSpec> groups() const { return groups_; }
-  const StateSpec& spec_of(StateId layer) const {
-    return groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(layer)])];
-  }
+  const StateSpec& spec_of(StateId layer) const { return groups_[group_of_[layer]]; }
   std::span<const int> group_of() const { return group_of_; }  // by StateId
 
  private:
@@ -99,7 +97,7 @@ struct Step {
 
   LayerState state(StateId id) const {
     const auto i = static_cast<std::size_t>(id);
-    return {caches[i], batches[static_cast<std::size_t>(lane_of[i])]};
+    return {caches[i], batches[lane_of[i]]};
   }
 };
 

@@ -100,7 +100,7 @@ LmHead make_head(const LoadContext& context, const DecoderConfig& config,
 
 std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config) {
   std::vector<LayerAttention> layers = config.layers;
-  layers.resize(static_cast<std::size_t>(config.num_layers), config.attention);
+  layers.resize(config.num_layers, config.attention);
   for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
     layer->hidden_size = config.hidden_size;
     layer->norm = config.norm;
@@ -140,7 +140,7 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
   const std::vector<LayerAttention> attention = attention_of_layers(context, config);
   layers_.reserve(attention.size());
   for (int i = 0; i < config.num_layers; ++i) {
-    layers_.emplace_back(context, i, config, attention[static_cast<std::size_t>(i)]);
+    layers_.emplace_back(context, i, config, attention[i]);
     if (context.on_layer) context.on_layer(layers_.size(), attention.size());
   }
 }

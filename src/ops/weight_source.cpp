@@ -5,7 +5,7 @@
 namespace quire {
 
 std::vector<float> WeightSource::take_vector(std::string_view name, std::int64_t n) {
-  std::vector<float> values(static_cast<std::size_t>(n));
+  std::vector<float> values(n);
   take(name, {n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
   return values;
 }

@@ -159,7 +159,7 @@ WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows
     });
   return view_of(*tensor, shape, [tensor, rows = std::move(rows)](std::int64_t row, const Tensor& dst) {
     for (std::int64_t done = 0; done < dst.dim(0);) {
-      const std::int64_t* first = &rows[static_cast<std::size_t>(row + done)];
+      const std::int64_t* first = &rows[row + done];
       std::int64_t count = 1;  // of rows that are neighbours in the file, too
       while (done + count < dst.dim(0) && first[count] == first[0] + count) ++count;
       tensor->read_rows(first[0], dst.rows(done, count));

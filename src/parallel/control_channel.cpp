@@ -77,9 +77,9 @@ ControlChannel::~ControlChannel() {
 }
 
 ControlChannel::Peer& ControlChannel::peer(int rank) const {
-  QUIRE_CHECK(rank >= 0 && rank < size() && peers_[static_cast<std::size_t>(rank)] != nullptr,
-              "rank {} has no connection to rank {}", rank_, rank);
-  return *peers_[static_cast<std::size_t>(rank)];
+  QUIRE_CHECK(rank >= 0 && rank < size() && peers_[rank] != nullptr, "rank {} has no connection to rank {}",
+              rank_, rank);
+  return *peers_[rank];
 }
 
 // Error where nobody takes anything any more.

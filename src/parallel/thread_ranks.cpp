@@ -60,7 +60,7 @@ class ThreadRanks::Meeting {
  public:
   Meeting(ThreadRanks& ranks, int rank, const Call& call) : ranks_(ranks) {
     // No rank reads the calls now: those of the last operation have all finished.
-    ranks_.calls_[static_cast<std::size_t>(rank)] = call;
+    ranks_.calls_[rank] = call;
     if (!ranks_.pass_barrier(true)) ranks_.throw_failure();
   }
   ~Meeting() { ranks_.pass_barrier(false); }
@@ -68,7 +68,7 @@ class ThreadRanks::Meeting {
   Meeting& operator=(const Meeting&) = delete;
 
   const std::vector<Call>& calls() const { return ranks_.calls_; }
-  const Call& call(int rank) const { return ranks_.calls_[static_cast<std::size_t>(rank)]; }
+  const Call& call(int rank) const { return ranks_.calls_[rank]; }
 
   // Every rank checks every call, so that all of them throw if one is wrong, before any data moves.
   void check_same() const {
@@ -143,7 +143,7 @@ class ThreadRanks::Rank : public Communicator {
 
 ThreadRanks::ThreadRanks(int size) : size_(size), spins_(size <= usable_cores()) {
   QUIRE_CHECK(size >= 1 && size <= kMaxRanks, "{} ranks", size);
-  calls_.resize(static_cast<std::size_t>(size));
+  calls_.resize(size);
 }
 
 ThreadRanks::~ThreadRanks() = default;

@@ -17,7 +17,7 @@ std::vector<LayerGroup> groups_of(const StateDeclarations& states, DType dtype) 
   std::vector<LayerGroup> groups;
   for (const StateSpec& spec : states.groups())
     groups.push_back({0, spec.token_bytes(dtype), spec.window == 0});
-  for (const int group : states.group_of()) ++groups[static_cast<std::size_t>(group)].size;
+  for (const int group : states.group_of()) ++groups[group].size;
   return groups;
 }
 

@@ -104,7 +104,7 @@ class Sampler {
   void sample_share(const Samples& samples, const Tensor& part);
   Tensor logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const;
   LogprobRows report(const LogprobBatch& batch, const Tensor& logits, void* host);
-  Seat& seat_of(std::int32_t seat) { return seats_[static_cast<std::size_t>(seat)]; }
+  Seat& seat_of(std::int32_t seat) { return seats_[seat]; }
 
   Backend& backend_;
   Communicator& comm_;

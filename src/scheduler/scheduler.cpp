@@ -319,7 +319,7 @@ void Scheduler::check() const {
   for (const auto& [id, sequence] : sequences_) check_writes(sequence);
   check_order();
   steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
-  std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
+  std::vector<bool> taken(config_.max_num_seqs);
   std::size_t num_retiring = 0;
   std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {

@@ -190,7 +190,7 @@ void read_truncation(const JsonFields& fields, ApiRequest& request) {
 void cut_tokens(std::vector<TokenId>& tokens, std::int64_t kept, bool keeps_beginning) {
   if (std::ssize(tokens) <= kept) return;
   if (!keeps_beginning) tokens.erase(tokens.begin(), tokens.end() - kept);
-  tokens.resize(static_cast<std::size_t>(kept));
+  tokens.resize(kept);
 }
 
 void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, const ServedModel& model) {

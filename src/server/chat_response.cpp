@@ -66,7 +66,7 @@ ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedM
 }
 
 ChatResponse::Choice& ChatResponse::choice_of(const RequestUpdate& update) {
-  return choices_[static_cast<std::size_t>(update.output.index)];
+  return choices_[update.output.index];
 }
 
 std::int64_t ChatResponse::reasoning_tokens() const {
@@ -139,8 +139,7 @@ void ChatResponse::complete(OrderedJson& choice, const CompletionOutput& output,
         chat_logprobs(std::span(output.logprobs).subspan(sent), token_names(request_, model_));
   if (output.finished()) add_ending(choice, output);
   // By the model's own choice, as in vLLM.
-  const bool called =
-      choices_[static_cast<std::size_t>(output.index)].has_calls && request_.only_tool.empty();
+  const bool called = choices_[output.index].has_calls && request_.only_tool.empty();
   if (called && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
   choice["token_ids"] = nullptr;
   if (request_.return_token_ids) choice["token_ids"] = std::span(output.token_ids).subspan(sent);

@@ -144,7 +144,7 @@ class Builder {
   std::string token_text(const std::optional<int>& id, const char* key) const {
     if (!id || std::cmp_greater_equal(*id, vocabulary_.tokens.size()))
       fail("{}: key \"tokenizer.ggml.{}\" {}", where_, key, id ? "names no token" : "is missing");
-    return vocabulary_.tokens[static_cast<std::size_t>(*id)];
+    return vocabulary_.tokens[*id];
   }
 
   // The tokens that come before a text and behind it.

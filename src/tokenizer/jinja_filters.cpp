@@ -281,7 +281,7 @@ Value batch_filter(const Invocation& call) {
   if (!batch.empty()) {
     if (call.given(1) != nullptr && static_cast<std::int64_t>(batch.size()) < size) {
       call.runtime.charge_product(static_cast<std::size_t>(size), sizeof(Value));
-      batch.resize(static_cast<std::size_t>(size), *call[1]);
+      batch.resize(size, *call[1]);
     }
     batches.push_back(call.runtime.make(std::move(batch)));
   }

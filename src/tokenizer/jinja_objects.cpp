@@ -361,7 +361,7 @@ Value invoke(Runtime& runtime, const Builtin& builtin, const Value& self, const 
     const std::string_view name = key.text()->bytes();
     const auto slot = std::find(names.begin(), names_end, name);
     if (slot == names_end) fail("'{}' has no argument named '{}'", builtin.name, name);
-    const Value*& place = call.bound[static_cast<std::size_t>(slot - names.begin())];
+    const Value*& place = call.bound[slot - names.begin()];
     if (place != nullptr) fail("'{}' is given its argument '{}' twice", builtin.name, name);
     place = &value;
   }

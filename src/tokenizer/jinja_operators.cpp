@@ -232,7 +232,7 @@ Value slice(Runtime& runtime, const Value& object, const Value& start, const Val
   runtime.charge_product(static_cast<std::size_t>(indices.count), sizeof(Value));
   std::vector<Value> items;
   for (std::int64_t i = 0; i < indices.count; ++i) {
-    items.push_back(list->items[static_cast<std::size_t>(indices.start + i * indices.step)]);
+    items.push_back(list->items[indices.start + i * indices.step]);
   }
   return runtime.make(std::move(items), list->kind);
 }

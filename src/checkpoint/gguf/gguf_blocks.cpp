@@ -317,7 +317,7 @@ class GgufRows {
     constexpr std::int64_t kScratchBytes = std::int64_t{64} << 10;
     const std::int64_t total = num_rows * blocks_per_row_;
     const std::int64_t step = std::min(total, kScratchBytes / block_bytes_);
-    std::vector<Byte> bytes(static_cast<std::size_t>(step * block_bytes_));
+    std::vector<Byte> bytes(step * block_bytes_);
     const std::uint64_t begin =
         tensor_.offset + static_cast<std::uint64_t>(row * blocks_per_row_ * block_bytes_);
     for (std::int64_t done = 0; done < total; done += step) {

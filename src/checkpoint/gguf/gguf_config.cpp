@@ -86,7 +86,7 @@ class ConfigBuilder {
   std::vector<int> of_layers(std::string_view from, IntRange range) const {
     std::vector<int> numbers = keys().get_layer_ints(key(from), num_blocks_, range);
     if (numbers.empty()) keys().fail_at(key(from), "is missing");
-    numbers.resize(static_cast<std::size_t>(integer("num_hidden_layers")));
+    numbers.resize(integer("num_hidden_layers"));
     return numbers;
   }
   // count, used: what the configuration calls how many there are, and how many a token takes.
@@ -233,7 +233,7 @@ class ConfigBuilder {
     if (tensor == nullptr || tensor->type != GgufType::kF32 || tensor->shape != std::vector{size})
       fail("{}: tensor {} must hold {} numbers of type F32", model_.path(), in_quotes(std::string(name)),
            size);
-    std::vector<float> values(static_cast<std::size_t>(size));
+    std::vector<float> values(size);
     open_gguf_tensor(std::string(name), *tensor)
         .tensors.front()
         .tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, size}));

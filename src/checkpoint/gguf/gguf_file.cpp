@@ -307,7 +307,7 @@ std::vector<int> GgufKeys::get_layer_ints(const ConfigKey& key, int num_layers, 
   for (const Json& item : value->is_array() ? *value : Json::array({*value}))
     numbers.push_back(
         to_int(name, item.is_boolean() ? Json(static_cast<int>(item.get<bool>())) : item, range));
-  if (!value->is_array()) numbers.resize(static_cast<std::size_t>(num_layers), numbers.front());
+  if (!value->is_array()) numbers.resize(num_layers, numbers.front());
   if (std::ssize(numbers) != num_layers)
     fail_at(name, format_text("has {} numbers for {} layers", numbers.size(), num_layers));
   return numbers;

@@ -47,7 +47,7 @@ bool is_zero_bias(Checkpoint& file, const std::string& name) {
       bias->shape.size() != 1)
     return false;
   const WeightTensorPtr tensor = file.take(name, bias->shape);
-  std::vector<float> values(static_cast<std::size_t>(tensor->cols()));
+  std::vector<float> values(tensor->cols());
   tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, tensor->cols()}));
   return std::all_of(values.begin(), values.end(), [](float value) { return value == 0; });
 }

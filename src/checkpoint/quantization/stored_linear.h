@@ -66,7 +66,7 @@ class StoredLinear {
 // A single value or a few; an I32, I64, U8 or F32 tensor as a vector of its type.
 template <typename T>
 std::vector<T> read_values(const WeightTensor& tensor) {
-  std::vector<T> values(static_cast<std::size_t>(tensor.rows() * tensor.cols()));
+  std::vector<T> values(tensor.rows() * tensor.cols());
   tensor.read_rows(0, Tensor(values.data(), tensor.dtype(), {tensor.rows(), tensor.cols()}));
   return values;
 }

@@ -26,7 +26,7 @@ std::uint32_t ordered(float value) {
 
 // Fills `ids` with the most likely tokens, in order.
 void select_top(std::span<const float> logits, std::span<std::int32_t> ids) {
-  const auto order_of = [&](std::int32_t id) { return ordered(logits[static_cast<std::size_t>(id)]); };
+  const auto order_of = [&](std::int32_t id) { return ordered(logits[id]); };
   if (ids.size() > kMaxTopLogprobs) {
     std::vector<std::int32_t> all(logits.size());
     std::iota(all.begin(), all.end(), 0);
@@ -77,7 +77,7 @@ class Candidates {
     if (k <= 0 || static_cast<std::size_t>(k) >= ids_.size()) return;
     std::nth_element(ids_.begin(), ids_.begin() + (k - 1), ids_.end(),
                      [&](std::int32_t a, std::int32_t b) { return logits_[a] > logits_[b]; });
-    const float threshold = logits_[ids_[static_cast<std::size_t>(k - 1)]];
+    const float threshold = logits_[ids_[k - 1]];
     std::erase_if(ids_, [&](std::int32_t id) { return logits_[id] < threshold; });
   }
 
@@ -119,7 +119,7 @@ class Candidates {
         bits =
             philox4x32(seed, {static_cast<std::uint32_t>(drawn), static_cast<std::uint32_t>(position), 0, 0});
       }
-      const float score = scaled(id) - std::log(exponential(bits[static_cast<std::size_t>(id % 4)]));
+      const float score = scaled(id) - std::log(exponential(bits[id % 4]));
       if (winner < 0 || score > best || (score == best && id < winner)) {
         winner = id;
         best = score;
@@ -241,8 +241,7 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
   const auto* named =
       batch.named.defined() ? batch.named.data_as<std::int32_t>() + i * kMaxNamedLogprobs : nullptr;
   if (named != nullptr && named[0] >= 0) {
-    for (std::int64_t c = 1; c < cols; ++c)
-      ids[static_cast<std::size_t>(c)] = c <= kMaxNamedLogprobs ? std::max(named[c - 1], 0) : 0;
+    for (std::int64_t c = 1; c < cols; ++c) ids[c] = c <= kMaxNamedLogprobs ? std::max(named[c - 1], 0) : 0;
   } else if (cols > 1) {
     select_top(values, ids.subspan(1));
   }
@@ -256,10 +255,9 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
   rank = 0;
   std::fill_n(logprobs, cols, NAN);
   for (std::int64_t c = ids[0] < 0 ? 1 : 0; c < cols; ++c)
-    logprobs[c] =
-        static_cast<float>(values[static_cast<std::size_t>(ids[static_cast<std::size_t>(c)])] - shift);
+    logprobs[c] = static_cast<float>(values[ids[c]] - shift);
   if (ids[0] < 0) return;  // it could not be sampled
-  const float given = values[static_cast<std::size_t>(ids[0])];
+  const float given = values[ids[0]];
   rank = 1 + static_cast<std::int32_t>(
                  std::count_if(values.begin(), values.end(), [given](float value) { return value > given; }));
 }

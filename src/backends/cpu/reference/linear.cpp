@@ -50,11 +50,10 @@ class CodedWeights : public LinearWeights {
   // What a product takes in place of x [in].
   void round_input(float* x) const {
     if (format_.input.code == InputFormat::Code::kNone) return;
-    std::vector<float> codes(static_cast<std::size_t>(in_features())), scales(codes.size());
+    std::vector<float> codes(in_features()), scales(codes.size());
     quantize_input(format_, x, in_features(), codes.data(), scales.data());
     const std::int64_t block = format_.input.in_blocks ? block_cols_ : in_features();
-    for (std::int64_t i = 0; i < in_features(); ++i)
-      x[i] = codes[static_cast<std::size_t>(i)] * scales[static_cast<std::size_t>(i / block)];
+    for (std::int64_t i = 0; i < in_features(); ++i) x[i] = codes[i] * scales[i / block];
   }
   void read_row(std::int64_t row, float* out) const {
     const std::uint8_t* codes = codes_ + row * in_features();
@@ -95,7 +94,7 @@ template <typename Row>
 void for_each_row(const LinearWeights& weights, std::vector<float>& scratch, const Row& row) {
   const std::int64_t n = weights.out_features(), k = weights.in_features();
   if (const auto* coded = dynamic_cast<const CodedWeights*>(&weights)) {
-    scratch.resize(static_cast<std::size_t>(k));
+    scratch.resize(k);
     for (std::int64_t i = 0; i < n; ++i) {
       coded->read_row(i, scratch.data());
       row(i, static_cast<const float*>(scratch.data()));
@@ -130,7 +129,7 @@ void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWe
                               const Tensor& bias) {
   const std::int64_t tokens = x.dim(0);
   const std::int64_t k = weights.in_features();
-  scratch_.resize(static_cast<std::size_t>(tokens * k));
+  scratch_.resize(tokens * k);
   const auto* coded = dynamic_cast<const CodedWeights*>(&weights);
   for (std::int64_t t = 0; t < tokens; ++t) {
     float* row = scratch_.data() + t * k;

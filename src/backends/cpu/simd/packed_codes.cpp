@@ -137,7 +137,7 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
   ScaleType offset_type = format.offset == OffsetType::kZero ? ScaleType::kU8 : format.minimum;
   if (moves_minima(format)) {
     offset_type = ScaleType::kF32;
-    std::vector<float> scales(static_cast<std::size_t>(count * num_blocks)), minima(scales.size());
+    std::vector<float> scales(count * num_blocks), minima(scales.size());
     read_block_scales(matrix, first, count, scales.data(), minima.data());
     for (std::size_t i = 0; i < minima.size(); ++i)
       minima[i] -= static_cast<float>(byte_offset(format)) * scales[i];
@@ -157,7 +157,7 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
     for (std::int64_t row = 0; row < count; ++row) {
       const auto put_supers = [&](const std::vector<float>& supers, std::int64_t at) {
         const std::int64_t i = row * num_supers + k / format.super_cols;
-        std::memcpy(chunk + at + row * 4, &supers[static_cast<std::size_t>(i)], 4);
+        std::memcpy(chunk + at + row * 4, &supers[i], 4);
       };
       if (layout_.has_super_scales) put_supers(rows.super_scales, 0);
       if (layout_.has_super_minima) put_supers(rows.super_minima, parts.super_minima);
@@ -165,14 +165,14 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
         const std::int64_t from = row * num_blocks + (k + group * layout_.group) / format.block_cols;
         const auto put = [&](ScaleType type, const std::vector<std::byte>& stored, std::int64_t at) {
           const std::int64_t bytes = simd::scale_bytes(type);
-          std::memcpy(chunk + at + (group * width + row) * bytes,
-                      &stored[static_cast<std::size_t>(from * bytes)], static_cast<std::size_t>(bytes));
+          std::memcpy(chunk + at + (group * width + row) * bytes, &stored[from * bytes],
+                      static_cast<std::size_t>(bytes));
         };
         put(layout_.scale, rows.scales, parts.scales);
         if (layout_.offset != OffsetType::kNone) put(offset_type, rows.offsets, parts.offsets);
       }
       auto* words = reinterpret_cast<std::uint32_t*>(chunk + parts.codes);
-      const std::uint8_t* codes = &rows.codes[static_cast<std::size_t>(row * cols + k)];
+      const std::uint8_t* codes = &rows.codes[row * cols + k];
       for (std::int64_t i = 0; i < std::min(columns, cols - k); ++i) {
         const auto code = static_cast<std::uint8_t>(codes[i] - moved);
         words[i / layout_.word_columns * width + row] |= std::uint32_t{code}
