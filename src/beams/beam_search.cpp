@@ -79,13 +79,12 @@ std::vector<BeamSearch::Candidate> BeamSearch::rank(std::span<const std::vector<
         candidates.push_back({beam, token.token_id, beams_[beam].logprob + token.logprob});
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.logprob > b.logprob; });
+  std::ranges::stable_sort(candidates, std::greater(), &Candidate::logprob);
   return candidates;
 }
 
 bool BeamSearch::is_stop(TokenId token) const {
-  return std::find(rules_.stop_ids.begin(), rules_.stop_ids.end(), token) != rules_.stop_ids.end();
+  return std::ranges::find(rules_.stop_ids, token) != rules_.stop_ids.end();
 }
 
 double BeamSearch::score(double logprob, int length) const {
@@ -116,7 +115,7 @@ std::vector<Hypothesis> BeamSearch::best() const {
     if (length > 0)
       all.push_back({beam.tokens, beam.logprob, score(beam.logprob, length), FinishReason::kNone});
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.score > b.score; });
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.score > b.score; });
   return all;
 }
 

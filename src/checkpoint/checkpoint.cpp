@@ -50,7 +50,7 @@ WeightTensorPtr file_tensor(const std::shared_ptr<const SafetensorsFile>& file, 
   if (!std::filesystem::is_directory(directory, ec)) fail("{}: no such folder", directory.string());
   for (const auto& item : std::filesystem::directory_iterator(directory, ec)) {
     const std::string extension = item.path().extension().string();
-    if (std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) != kOtherFormats.end()) {
+    if (std::ranges::find(kOtherFormats, extension) != kOtherFormats.end()) {
       fail("{}: only safetensors is read, and the folder holds only {} and the like", directory.string(),
            in_quotes(item.path().filename().string()));
     }
@@ -170,7 +170,7 @@ WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const s
                                         std::vector<std::int64_t> view) {
   const auto& [stored_name, file] = *find_shaped(name, shape);
   const std::string& dtype = file->tensor(stored_name).dtype_name;
-  if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) {
+  if (std::ranges::find(dtypes, dtype) == dtypes.end()) {
     fail("{}: tensor {} has dtype {}; it must be {}", file->path(), in_quotes(stored_name), dtype,
          join_text(dtypes, " or "));
   }

@@ -121,7 +121,7 @@ void check_coverage(const std::string& path, const SafetensorsFile::Entries& ten
   std::vector<SafetensorsFile::Entries::const_pointer> order;
   order.reserve(tensors.size());
   for (const auto& item : tensors) order.push_back(&item);
-  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+  std::ranges::sort(order, [](const auto* a, const auto* b) {
     return std::pair(a->second.offset, a->second.bytes) < std::pair(b->second.offset, b->second.bytes);
   });
   std::uint64_t end = 0;

@@ -136,7 +136,7 @@ void CallRun::keep(Position at) {
     return other.form == at.form && other.part == at.part && other.index == at.index &&
            other.offset == at.offset;
   };
-  if (std::none_of(next_.begin(), next_.end(), same)) next_.push_back(std::move(at));
+  if (std::ranges::none_of(next_, same)) next_.push_back(std::move(at));
 }
 
 void CallRun::start_value(Position at, char c) {

@@ -100,7 +100,7 @@ class ToolGrammar {
       if (kind == Kind::kOptional) {
         if (!pattern[i].written) i += pattern[i].size;
       } else if (kind == Kind::kName) {
-        if (!quoted && !std::all_of(tool_.name.begin(), tool_.name.end(), is_name_byte))
+        if (!quoted && !std::ranges::all_of(tool_.name, is_name_byte))
           fail("the tool's name {} cannot be written; it may have letters, digits and _-.:/",
                in_quotes(tool_.name));
         out.text(quoted ? std::string_view(name).substr(1, name.size() - 2) : tool_.name);
@@ -308,7 +308,7 @@ class ToolGrammar {
       const OrderedJson* list = member(&schema, key);
       if (list == nullptr || !list->is_array() || one_type) continue;
       check_held(schema, pointer, format_text(" {} ", key));
-      std::for_each(list->begin(), list->end(), choose);
+      std::ranges::for_each(*list, choose);
       return either(std::move(choices));
     }
     if (type == nullptr || type->is_array()) {
@@ -399,7 +399,7 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     constexpr const char* kOthers[] = {
         "allOf", "anyOf", "oneOf", "$ref", "if", "not", "patternProperties", "unevaluatedProperties"};
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
-    if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
+    if (has("properties") && std::ranges::none_of(kOthers, has))
       if (tool.schema.emplace("additionalProperties", false).second)
         tool.schema["properties"] = properties_of(tool.schema, tool.pointer).all;
     drop_keywords(tool.schema, tool.strict);

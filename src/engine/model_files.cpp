@@ -95,7 +95,7 @@ GivenDefaults given_defaults(GenerationConfig authors, const EngineConfig& confi
   constexpr std::array<std::string_view, 6> kKeys = {"temperature",        "top_p",         "top_k", "min_p",
                                                      "repetition_penalty", "max_new_tokens"};
   for (const std::string& key : over.keys())
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+    if (std::ranges::find(kKeys, key) == kKeys.end())
       over.fail_at(key, "is none of " + join_text(kKeys, ", "));
   override_sampling(given.generation, parse_generation_config(over));
   return given;

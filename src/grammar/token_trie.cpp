@@ -53,8 +53,8 @@ TokenTrie::TokenTrie(std::span<const TokenText> tokens)
     sorted.push_back({!plain, token.bytes, static_cast<int>(id)});
   }
   std::ranges::sort(sorted);
-  const auto middle = static_cast<std::size_t>(
-      std::ranges::find_if(sorted, [](const SortedToken& token) { return token.rest; }) - sorted.begin());
+  const auto middle =
+      static_cast<std::size_t>(std::ranges::find(sorted, true, &SortedToken::rest) - sorted.begin());
   std::vector<NodeTokens> nodes = {{0, middle, 0}, {middle, sorted.size(), 0}};
   bytes_ = {0, 0};
   for (std::size_t node = 0; node < nodes.size(); ++node) {

@@ -62,7 +62,7 @@ class Download {
 };
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 void check_names(const std::string& id, const HubRevision& revision) {
@@ -73,8 +73,7 @@ void check_names(const std::string& id, const HubRevision& revision) {
 }
 
 [[noreturn]] void fail_without_weights(const std::string& id, const std::vector<std::string>& files) {
-  const auto gguf =
-      std::find_if(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".gguf"); });
+  const auto gguf = std::ranges::find_if(files, [](const auto& file) { return file.ends_with(".gguf"); });
   if (gguf != files.end())
     fail(
         "{}: has no model.safetensors; name one of its GGUF files or quantisations behind a colon, as in "
@@ -164,8 +163,8 @@ void Download::complete(const HubRevision& revision) {
   const bool has_weights = contains(revision.files, kWeightFile);
   const bool has_index = !has_weights && contains(revision.files, kIndexFile);
   const bool all = model_.parts == ModelParts::kAll;
-  const bool has_gguf = std::any_of(revision.files.begin(), revision.files.end(),
-                                    [](const auto& file) { return file.ends_with(".gguf"); });
+  const bool has_gguf =
+      std::ranges::any_of(revision.files, [](const auto& file) { return file.ends_with(".gguf"); });
   if (!contains(names, kConfigFile) && !has_gguf) fail("{}: has no config.json: it is no model", model_.id);
   if (!contains(names, kConfigFile)) fail_without_weights(model_.id, revision.files);
   if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);

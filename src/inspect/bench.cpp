@@ -191,7 +191,7 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
 
 double percentile(std::vector<double> values, double fraction) {
   if (values.empty()) return kNotMeasured;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const double place = fraction * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(place);
   const std::size_t above = std::min(below + 1, values.size() - 1);

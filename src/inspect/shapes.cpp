@@ -175,8 +175,7 @@ const std::vector<Shape>& published_shapes() {
 
 const Shape& find_shape(const std::string& name) {
   const std::vector<Shape>& shapes = published_shapes();
-  const auto found =
-      std::find_if(shapes.begin(), shapes.end(), [&](const Shape& shape) { return shape.name == name; });
+  const auto found = std::ranges::find(shapes, name, &Shape::name);
   if (found != shapes.end()) return *found;
   std::string known;
   for (const Shape& shape : shapes) known += (known.empty() ? "" : ", ") + shape.name;

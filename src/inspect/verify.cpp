@@ -108,7 +108,7 @@ std::vector<double> position_errors(const Reference& reference, const std::vecto
     double& error = errors[i / vocab];
     error = std::max(error, std::isnan(difference) ? INFINITY : difference / largest);
   }
-  std::sort(errors.begin(), errors.end(), std::greater<>());
+  std::ranges::sort(errors, std::greater<>());
   return errors;
 }
 

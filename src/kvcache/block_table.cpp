@@ -60,8 +60,8 @@ int BlockTable::writable(int first, int wanted) const {
   for (; index * block_size < first + wanted; ++index) {
     if (index < size()) {
       const auto blocks = row(index);
-      num_free -= static_cast<int>(
-          std::count_if(blocks.begin(), blocks.end(), [this](BlockId block) { return shared(block); }));
+      num_free -=
+          static_cast<int>(std::ranges::count_if(blocks, [this](BlockId block) { return shared(block); }));
     } else {
       num_free -= layout_->num_lanes();
     }

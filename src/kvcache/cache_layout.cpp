@@ -7,7 +7,7 @@ namespace quire {
 int CacheLayout::farthest_lane() const {
   const auto reach = [](int window) { return window == 0 ? kMaxTokens : window; };
   const auto less = [&](int a, int b) { return reach(a) < reach(b); };
-  return static_cast<int>(std::max_element(windows.begin(), windows.end(), less) - windows.begin());
+  return static_cast<int>(std::ranges::max_element(windows, less) - windows.begin());
 }
 
 bool CacheLayout::leaves_rows(int from, int to) const {

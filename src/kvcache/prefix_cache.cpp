@@ -124,10 +124,10 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
   BlockId& first = buckets_[bucket(key_hash)];
   Entry& added = entry(block);
   added = {{}, key_hash, key.salt, key.parent, first};
-  std::transform(row.begin(), row.end(), std::back_inserter(added.row), link_of);
+  std::ranges::transform(row, std::back_inserter(added.row), link_of);
   first = block;
   last_child(key) = block;
-  std::copy(key.tokens.begin(), key.tokens.end(), tokens_.begin() + block * std::ptrdiff_t(block_size_));
+  std::ranges::copy(key.tokens, tokens_.begin() + block * std::ptrdiff_t(block_size_));
   return link(block);
 }
 

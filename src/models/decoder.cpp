@@ -15,7 +15,7 @@ constexpr char kHead[] = "lm_head";
 std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const std::string& prefix,
                                     const DecoderConfig& config) {
   const auto& dense = config.dense_layers;
-  if (config.experts && std::find(dense.begin(), dense.end(), layer) == dense.end()) {
+  if (config.experts && std::ranges::find(dense, layer) == dense.end()) {
     ExpertOptions options = *config.experts;
     options.hidden_size = config.hidden_size;
     return Experts(context, prefix, options);

@@ -111,7 +111,7 @@ WeightTensorPtr quantized_tensor(const WeightTensorPtr& matrix, const Recipe& re
 }  // namespace
 
 Quantization parse_quantization(std::string_view name) {
-  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  const auto found = std::ranges::find(kNames, name);
   if (found == std::end(kNames))
     fail("quantization {} is not known; use {}", in_quotes(name), kQuantizations);
   return static_cast<Quantization>(found - std::begin(kNames));

@@ -113,8 +113,7 @@ WeightGroup WeightGroup::plain(WeightTensorPtr tensor) {
 }
 
 WeightTensorPtr WeightGroup::find(WeightPart part) const {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const WeightGroupTensor& tensor) { return tensor.part == part; });
+  const auto found = std::ranges::find(tensors, part, &WeightGroupTensor::part);
   return found == tensors.end() ? nullptr : found->tensor;
 }
 

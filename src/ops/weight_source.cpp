@@ -27,7 +27,7 @@ WeightGroup RenamedWeights::take_linear(std::string_view prefix, std::int64_t ro
 std::string RenamedWeights::spelled(std::string_view name) const {
   std::string file_name;
   while (!name.empty()) {
-    const auto rename = std::find_if(renames_.begin(), renames_.end(), [&](const auto& candidate) {
+    const auto rename = std::ranges::find_if(renames_, [&](const auto& candidate) {
       const std::size_t size = candidate.first.size();
       return name.starts_with(candidate.first) && (size == name.size() || name[size] == '.');
     });

@@ -160,7 +160,7 @@ bool ControlChannel::end() {
     if (peer != nullptr) say_end(*peer);
   }
   const auto all_closed = [&] {
-    return std::all_of(peers_.begin(), peers_.end(), [](const auto& p) { return p == nullptr || p->closed; });
+    return std::ranges::all_of(peers_, [](const auto& p) { return p == nullptr || p->closed; });
   };
   return changed_.wait_for(lock, watchdog_, [&] { return loss_ || all_closed(); }) && !loss_;
 }

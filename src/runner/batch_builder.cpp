@@ -44,7 +44,7 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
   batch.num_tokens = std::max(plan.num_tokens, min_rows);
   const auto asks = [](const SequencePlan& s) { return s.output == OutputKind::kLogprobs; };
-  const bool wants_next = std::any_of(plan.sequences.begin(), plan.sequences.end(), asks);
+  const bool wants_next = std::ranges::any_of(plan.sequences, asks);
   const auto ids = staging.take(batch.num_tokens, tensors.token_ids);
   const auto sources = staging.take(batch.num_tokens, tensors.source_seats);
   const auto positions = staging.take(batch.num_tokens, batch.positions);

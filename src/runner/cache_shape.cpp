@@ -31,7 +31,7 @@ std::vector<std::int64_t> slot_sizes(const std::vector<LayerGroup>& groups) {
     for (std::int64_t layers = 1; layers <= kMostLayers; ++layers)
       if (layers * group.bytes >= largest) sizes.push_back(layers * group.bytes);
   }
-  std::sort(sizes.begin(), sizes.end());
+  std::ranges::sort(sizes);
   return sizes;
 }
 

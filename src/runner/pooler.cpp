@@ -11,7 +11,7 @@ namespace {
 // What is not finite is no answer.
 void answer_with(std::vector<float> hidden, SequenceResult& result) {
   const auto is_finite = [](float value) { return std::isfinite(value); };
-  if (std::all_of(hidden.begin(), hidden.end(), is_finite))
+  if (std::ranges::all_of(hidden, is_finite))
     result.hidden = std::move(hidden);
   else
     result.token = SequenceResult::kInvalidLogits;

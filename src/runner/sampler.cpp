@@ -88,8 +88,8 @@ void Sampler::start(const SequencePlan& plan) {
   Seat& seat = seat_of(plan.seat);
   seat = Seat();
   seat.state = *plan.start;
-  seat.has_long_bad_words = std::any_of(seat.state.bad_words.begin(), seat.state.bad_words.end(),
-                                        [](const auto& word) { return word.size() > 1; });
+  seat.has_long_bad_words =
+      std::ranges::any_of(seat.state.bad_words, [](const auto& word) { return word.size() > 1; });
   if (seat.has_long_bad_words) seat.output.assign(plan.history.begin() + plan.num_prompt, plan.history.end());
   if (seat.state.has_penalties() || !seat.state.allowed_ids.empty()) token_states_.start(plan);
 }
@@ -110,7 +110,7 @@ void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
                    .seats = staging.put(samples.rows, &Row::seat),
                    .workspace = workspace_};
   const auto rows_of_seats = staging.take(std::ssize(seats_), samples.rows_of_seats);
-  std::fill(rows_of_seats.begin(), rows_of_seats.end(), -1);
+  std::ranges::fill(rows_of_seats, -1);
   reported_rows_.clear();
   int num_top = 0;
   std::int32_t index = 0;

@@ -350,8 +350,7 @@ void Scheduler::check_order() const {
     QUIRE_CHECK(sequence->is_beam() || sequence->arrival > newest[sequence->priority],
                 "11: sequence {} lost its place", sequence->id);
   }
-  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), Precedes{}) &&
-                  std::is_sorted(queue_.begin(), queue_.end(), Precedes{}),
+  QUIRE_CHECK(std::ranges::is_sorted(running_, Precedes{}) && std::ranges::is_sorted(queue_, Precedes{}),
               "11: not in order of precedence");
 }
 

@@ -90,9 +90,9 @@ dialects::OutputFormat chosen(const ServiceOptions& options, const dialects::Out
 }
 
 bool has_special_tokens(const std::vector<std::string>& tags, const Tokenizer& tokenizer) {
-  return std::any_of(tags.begin(), tags.end(), [&](const std::string& tag) {
+  return std::ranges::any_of(tags, [&](const std::string& tag) {
     const std::vector<TokenId> tokens = tokenizer.encode(tag, false);
-    return std::any_of(tokens.begin(), tokens.end(), [&](TokenId id) { return tokenizer.is_special(id); });
+    return std::ranges::any_of(tokens, [&](TokenId id) { return tokenizer.is_special(id); });
   });
 }
 

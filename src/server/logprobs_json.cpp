@@ -12,7 +12,7 @@ constexpr float kLowest = -9999;
 
 // Code points that begin in these bytes, so that those of a character in parts count once.
 std::int64_t count_characters(std::string_view bytes) {
-  return std::ssize(bytes) - std::count_if(bytes.begin(), bytes.end(), is_continuation);
+  return std::ssize(bytes) - std::ranges::count_if(bytes, is_continuation);
 }
 
 std::string bytes_of(std::int32_t id, const TokenNames& names) {

@@ -252,7 +252,7 @@ class BpeEncoder final : public PieceEncoder {
     if (count > CacheSlot::kMaxTokens) return;
     slot.bytes = static_cast<std::uint8_t>(part.size());
     slot.tokens = static_cast<std::uint8_t>(count);
-    std::copy(part.begin(), part.end(), slot.key.begin());
+    std::ranges::copy(part, slot.key.begin());
     std::copy(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), slot.value.begin());
   }
 

@@ -69,8 +69,7 @@ constexpr PreTokenizerName kNamedPreTokenizers[] = {
 };
 
 const PreTokenizerName& find_pre_tokenizer(const std::string& name, const std::string& where) {
-  const auto* const found = std::find_if(std::begin(kNamedPreTokenizers), std::end(kNamedPreTokenizers),
-                                         [&](const PreTokenizerName& known) { return known.name == name; });
+  const auto* const found = std::ranges::find(kNamedPreTokenizers, name, &PreTokenizerName::name);
   if (found != std::end(kNamedPreTokenizers)) return *found;
   std::vector<std::string_view> names;
   for (const PreTokenizerName& known : kNamedPreTokenizers) names.push_back(known.name);
@@ -232,7 +231,7 @@ class Builder {
           merges.push_back({vocabulary_.scores[id], at, id});
       }
     }
-    std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+    std::ranges::sort(merges, [](const Merge& a, const Merge& b) {
       return std::tuple(-a.score, -static_cast<std::ptrdiff_t>(a.left_bytes), a.id) <
              std::tuple(-b.score, -static_cast<std::ptrdiff_t>(b.left_bytes), b.id);
     });

@@ -30,8 +30,8 @@ inline constexpr std::pair<std::string_view, Operator*> kPowers[] = {{"**", powe
 // Null if the token is none of the operators.
 template <typename Operators>
 auto find_operator(const Token& token, const Operators& operators) {
-  const auto* found = std::find_if(std::begin(operators), std::end(operators),
-                                   [&](const auto& candidate) { return token.is(candidate.first); });
+  const auto* found =
+      std::ranges::find_if(operators, [&](const auto& candidate) { return token.is(candidate.first); });
   return found == std::end(operators) ? nullptr : found->second;
 }
 
@@ -454,7 +454,7 @@ class ExpressionParser : protected TokenReader {
         const auto same = [&](const auto& argument) {
           return argument.first.text()->bytes() == name.text()->bytes();
         };
-        if (std::any_of(arguments.named.begin(), arguments.named.end(), same))
+        if (std::ranges::any_of(arguments.named, same))
           refuse("argument '{}' is repeated", name.text()->bytes());
         arguments.named.emplace_back(name, parse_expression());
       } else {

@@ -188,7 +188,7 @@ Value generator(Runtime& runtime, std::vector<Value> items) {
 
 // A list of the items by their keys. Stable, and stable in reverse too, as Python's.
 Value sorted(Runtime& runtime, Items keyed, bool reverse) {
-  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+  std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
     return reverse ? less(runtime, b.first, a.first) : less(runtime, a.first, b.first);
   });
   std::vector<Value> items;
@@ -255,7 +255,7 @@ Value unique_filter(const Invocation& call) {
     const Value key = sort_key(call.runtime, look_up(call.runtime, item, call[1]), call.flag(0));
     require_hashable(call.runtime, key);
     const auto same = [&](const Value& other) { return equal(call.runtime, other, key); };
-    if (std::any_of(seen.begin(), seen.end(), same)) continue;
+    if (std::ranges::any_of(seen, same)) continue;
     seen.push_back(key);
     items.push_back(item);
   }
@@ -265,7 +265,7 @@ Value unique_filter(const Invocation& call) {
 Value reverse_filter(const Invocation& call) {
   Runtime& runtime = call.runtime;
   std::vector<Value> items = items_of(call);
-  std::reverse(items.begin(), items.end());
+  std::ranges::reverse(items);
   return call.self.text() != nullptr ? join(runtime, Text(), items) : generator(runtime, std::move(items));
 }
 

@@ -147,8 +147,8 @@ class Printer {
     std::vector<const Items::value_type*> order;
     for (const auto& item : items) order.push_back(&item);
     if (style_.sort_keys) {
-      std::stable_sort(order.begin(), order.end(),
-                       [&](const auto* a, const auto* b) { return less(runtime_, a->first, b->first); });
+      std::ranges::stable_sort(
+          order, [&](const auto* a, const auto* b) { return less(runtime_, a->first, b->first); });
     }
     write_all(open, order, close, [&](const auto* item) {
       as_json_ && item->first.text() == nullptr ? write_key(item->first) : write(item->first);

@@ -287,8 +287,8 @@ class Lexer {
     static constexpr std::array<std::string_view, 26> kOperators = {
         "//", "**", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<",
         ">",  "=",  "(",  ")",  "[",  "]",  "{", "}", ".", ",", ":", "|", ";"};
-    const auto* symbol = std::find_if(kOperators.begin(), kOperators.end(),
-                                      [&](std::string_view candidate) { return next_is(candidate); });
+    const auto* symbol =
+        std::ranges::find_if(kOperators, [&](std::string_view candidate) { return next_is(candidate); });
     if (symbol == kOperators.end()) {
       std::size_t end = at_;
       next_code_point(source_, end);

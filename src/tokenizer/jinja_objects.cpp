@@ -42,8 +42,7 @@ Value range_function(const Invocation& call) {
   const std::int64_t step = call.integer(2, 1);
   if (step == 0) fail("range step must not be zero");
   const std::vector<Value>& given = call.arguments.positional;
-  const bool trusted =
-      std::all_of(given.begin(), given.end(), [](const Value& bound) { return bound.trusted; });
+  const bool trusted = std::ranges::all_of(given, [](const Value& bound) { return bound.trusted; });
   std::vector<Value> numbers;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
     if (numbers.size() >= kMaxRange) fail("a range has more than {} numbers", kMaxRange);
@@ -201,7 +200,7 @@ Value list_index(const Invocation& call) {
 Value list_count(const Invocation& call) {
   const std::vector<Value>& items = call.self.list()->items;
   const auto same = [&](const Value& item) { return equal(call.runtime, item, *call[0]); };
-  return count_value(static_cast<std::size_t>(std::count_if(items.begin(), items.end(), same)));
+  return count_value(static_cast<std::size_t>(std::ranges::count_if(items, same)));
 }
 
 Value loop_cycle(const Invocation& call) {
@@ -350,7 +349,7 @@ Value invoke(Runtime& runtime, const Builtin& builtin, const Value& self, const 
   Invocation call{runtime, self, arguments};
   const auto& names = builtin.parameters;
   if (names[0] == kAnything) return builtin.run(call);
-  const auto names_end = std::find(names.begin(), names.end(), "");
+  const auto names_end = std::ranges::find(names, "");
   const auto count = static_cast<std::size_t>(names_end - names.begin());
   const auto& [positional, named] = arguments;
   if (positional.size() > count) {

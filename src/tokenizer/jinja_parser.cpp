@@ -68,7 +68,7 @@ class Parser : private ExpressionParser {
         take(TokenKind::kVariableEnd, "'}}'");
       } else {  // kBlockBegin
         const bool is_name = current().kind == TokenKind::kName;
-        if (is_name && std::count(ends.begin(), ends.end(), current().text) > 0) return body;
+        if (is_name && std::ranges::count(ends, current().text) > 0) return body;
         body.push_back({line, parse_statement(line)});
         take(TokenKind::kBlockEnd, "'%}'");
       }

@@ -90,8 +90,7 @@ void Render::set_variable(NameId id, const Value& value) {
   }
   auto& variables = scope_->variables;
   charge(variables.size() * 4);
-  const auto known =
-      std::find_if(variables.begin(), variables.end(), [&](const auto& entry) { return entry.first == id; });
+  const auto known = std::ranges::find_if(variables, [&](const auto& entry) { return entry.first == id; });
   if (known == variables.end()) {
     variables.emplace_back(id, value);
   } else {

@@ -62,7 +62,7 @@ char32_t next_code_point(std::string_view text, std::size_t& offset) {
 }
 
 std::size_t count_code_points(std::string_view text) {
-  return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_continuation));
+  return text.size() - static_cast<std::size_t>(std::ranges::count_if(text, is_continuation));
 }
 
 std::size_t byte_offset(std::string_view text, std::size_t code_points) {

@@ -78,7 +78,7 @@ std::vector<Value> split_by(Runtime& runtime, const Text& text, const Text& sepa
     (side == Side::kLeft ? begin : end) = side == Side::kLeft ? behind : place;
   });
   parts.push_back(runtime.make(text.slice(begin, end)));
-  if (side == Side::kRight) std::reverse(parts.begin(), parts.end());
+  if (side == Side::kRight) std::ranges::reverse(parts);
   return parts;
 }
 
@@ -143,7 +143,7 @@ Value affix_method(const Invocation& call) {
   const List* choices = call[0]->list();
   if (choices == nullptr || choices->kind != ListKind::kTuple) return {has_affix(call, *call[0], side)};
   const auto matches = [&](const Value& choice) { return has_affix(call, choice, side); };
-  return {std::any_of(choices->items.begin(), choices->items.end(), matches)};
+  return {std::ranges::any_of(choices->items, matches)};
 }
 
 template <Side side>

@@ -28,8 +28,7 @@ bool equal_lists(Runtime& runtime, const List& a, const List& b) {
 }
 
 bool equal_dicts(Runtime& runtime, const Dict& a, const Dict& b) {
-  return a.items.size() == b.items.size() &&
-         std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+  return a.items.size() == b.items.size() && std::ranges::all_of(a.items, [&](const auto& item) {
            const Value* other = find_key(runtime, b.items, item.first);
            return other != nullptr && equal(runtime, item.second, *other);
          });
@@ -205,8 +204,7 @@ bool is_hashable(Runtime& runtime, const Value& key) {
   if (list == nullptr || list->kind != ListKind::kTuple) {
     return key.dict() == nullptr && (list == nullptr || list->kind != ListKind::kList);
   }
-  return std::all_of(list->items.begin(), list->items.end(),
-                     [&](const Value& item) { return is_hashable(runtime, item); });
+  return std::ranges::all_of(list->items, [&](const Value& item) { return is_hashable(runtime, item); });
 }
 
 void require_hashable(Runtime& runtime, const Value& key) {

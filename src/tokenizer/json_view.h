@@ -53,7 +53,7 @@ class JsonView {
   }
   // The place of the string among `names`, of which it is one.
   std::size_t as_one_of(const std::vector<std::string_view>& names) const {
-    const auto found = std::find(names.begin(), names.end(), as_string());
+    const auto found = std::ranges::find(names, as_string());
     if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
     fail("{}: {} is none of {} and {}", where_, in_quotes(as_string()),
          join_text(std::span(names).first(names.size() - 1), ", "), names.back());

@@ -204,7 +204,7 @@ PreTokenizer::PreTokenizer(const JsonView& config) {
 
 bool PreTokenizer::is_byte_level() const {
   const auto is = [](StepForm kind) { return [kind](const Step& step) { return step.kind == kind; }; };
-  const auto first = std::find_if(steps_.begin(), steps_.end(), is(StepForm::kToByteCharacters));
+  const auto first = std::ranges::find_if(steps_, is(StepForm::kToByteCharacters));
   return first != steps_.end() && std::all_of(first + 1, steps_.end(), is(StepForm::kSplit));
 }
 

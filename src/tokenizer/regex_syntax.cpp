@@ -95,8 +95,7 @@ class Translator {
     std::string name(rest_.substr(3, close - 3));
     const std::string negation = name.starts_with('^') ? "^" : "";
     name.erase(0, negation.size());
-    const bool plain =
-        std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+    const bool plain = std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!plain) refuse(format_text("\\p{{{}}}", name));
     const bool script = name.size() > 2 && is_script_(name);
     replace(close + 1, format_text("\\{}{{{}{}{}}}", rest_[1], negation, script ? "sc:" : "", name));
@@ -104,8 +103,7 @@ class Translator {
 
   void code_point() {
     const std::string_view digits = rest_.substr(2, 4);
-    if (digits.size() < 4 ||
-        !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c); })) {
+    if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); })) {
       refuse("\\u without four hexadecimal digits");
     }
     replace(6, format_text("\\x{{{}}}", digits));

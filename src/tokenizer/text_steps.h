@@ -31,8 +31,7 @@ void add_steps(Steps& steps, const JsonView& config, std::string_view what, cons
     for (const JsonView& step : config.at(list).items()) add_steps(steps, step, what, list, kinds);
     return;
   }
-  const auto kind =
-      std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return k.type == type; });
+  const auto kind = std::ranges::find(kinds, type, &StepKind<Steps>::type);
   if (kind != std::end(kinds)) return kind->add(steps, config);
   std::string supported;
   for (const auto& known : kinds) supported += format_text("{}{}", supported.empty() ? "" : ", ", known.type);

@@ -244,8 +244,7 @@ const BlockFormat& format_of(GgufType type) {
                                   float_of_half_at<0>),
                  kIq4Table),
   };
-  const auto found = std::find_if(formats.begin(), formats.end(),
-                                  [&](const BlockFormat& format) { return format.type == type; });
+  const auto found = std::ranges::find(formats, type, &BlockFormat::type);
   QUIRE_CHECK(found != formats.end(), "{}", block_of(type).name);
   return *found;
 }

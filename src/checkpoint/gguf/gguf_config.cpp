@@ -188,8 +188,7 @@ class ConfigBuilder {
   void read_rotary_by_type(int head_dim) {
     const int local = keys().require_int(key("attention.key_length_swa"), kHeadSize);
     const std::vector<double> factors = values_of(kFactors, head_dim / 2);
-    const auto still =
-        std::find_if(factors.begin(), factors.end(), [](double factor) { return factor != 1; });
+    const auto still = std::ranges::find_if(factors, [](double factor) { return factor != 1; });
     if (std::any_of(still, factors.end(), [](double factor) { return factor < 1e9; }))
       fail("{}: tensor {} must hold ones, then what is as good as infinite", model_.path(),
            in_quotes(std::string(kFactors)));
@@ -325,7 +324,7 @@ void read_gemma4(ConfigBuilder& builder) {
   const std::vector<int> local = builder.of_layers("attention.sliding_window_pattern", {.min = 0, .max = 1});
   const std::vector<int> heads = builder.of_layers("attention.head_count_kv", kHeadCount);
   const std::vector<int> inner = builder.of_layers("feed_forward_length", kWidth);
-  const auto full = static_cast<std::size_t>(std::find(local.begin(), local.end(), 0) - local.begin());
+  const auto full = static_cast<std::size_t>(std::ranges::find(local, 0) - local.begin());
   builder.set("num_key_value_heads", heads[full == 0 ? heads.size() - 1 : 0]);
   if (full < heads.size()) {
     builder.set("num_global_key_value_heads", heads[full]);
@@ -364,7 +363,7 @@ void read_lfm2(ConfigBuilder& builder) {
   for (std::size_t i = 0; i < heads.size(); ++i)
     if (heads[i] > 0) attention.push_back(static_cast<int>(i));
   if (attention.empty()) builder.keys().fail_at(builder.key("attention.head_count_kv"), "has none above 0");
-  builder.set("num_key_value_heads", *std::max_element(heads.begin(), heads.end()));
+  builder.set("num_key_value_heads", *std::ranges::max_element(heads));
   builder.set("full_attn_idxs", attention);
   builder.require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
   builder.require_int("intermediate_size", "feed_forward_length", kWidth);
@@ -447,8 +446,7 @@ constexpr Architecture kArchitectures[] = {
 
 GgufConfig read_gguf_config(const GgufModel& model) {
   const std::string name = model.keys().require_string("general.architecture");
-  const auto* const found = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
-                                         [&](const Architecture& entry) { return entry.name == name; });
+  const auto* const found = std::ranges::find(kArchitectures, name, &Architecture::name);
   if (found == std::end(kArchitectures)) {
     std::vector<std::string_view> names;
     for (const Architecture& entry : kArchitectures) names.push_back(entry.name);

@@ -71,7 +71,7 @@ class Magnitudes {
     stored_ = linear.take(kAbsmax, kU8Types, {num_blocks}, {num_blocks, 1});
     nested_ = linear.take("weight.nested_absmax", kF32Types, {num_nested}, {num_nested, 1});
     const auto table = read_values<float>(*linear.take("weight.nested_quant_map", kF32Types, {256}));
-    std::copy(table.begin(), table.end(), table_.begin());
+    std::ranges::copy(table, table_.begin());
   }
 
   const std::string& name() const { return stored_->name(); }
@@ -124,9 +124,9 @@ WeightGroup take_table(const StoredLinear& linear) {
       {.code = CodeType::kTable, .bits = 4, .block_cols = block_cols, .scale = ScaleType::kF32},
       rows,
       cols};
-  if (!std::all_of(table.begin(), table.end(), [](float value) { return std::isfinite(value); }))
+  if (!std::ranges::all_of(table, [](float value) { return std::isfinite(value); }))
     linear.fail_at("weight.quant_map", "a value is not finite");
-  std::copy(table.begin(), table.end(), group.format.table.begin());
+  std::ranges::copy(table, group.format.table.begin());
   return group;
 }
 
@@ -143,7 +143,7 @@ WeightGroup take_int8(const StoredLinear& linear) {
   WeightTensorPtr scales =
       computed_scales(magnitudes->name(), rows, 1, [=](std::int64_t row, std::int64_t count, float* out) {
         const std::vector<float> values = read_floats(*magnitudes, row, count);
-        std::transform(values.begin(), values.end(), out, [](float value) { return value / kLargestCode; });
+        std::ranges::transform(values, out, [](float value) { return value / kLargestCode; });
       });
   return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, std::move(scales)}},
           {.code = CodeType::kInt,

@@ -138,7 +138,7 @@ std::string StoredLinear::name_of(std::string_view suffix) const {
 
 bool StoredLinear::has(std::string_view suffix, std::span<const std::string_view> dtypes) const {
   const SafetensorsEntry* entry = find(suffix);
-  return entry != nullptr && std::find(dtypes.begin(), dtypes.end(), entry->dtype_name) != dtypes.end();
+  return entry != nullptr && std::ranges::find(dtypes, entry->dtype_name) != dtypes.end();
 }
 
 WeightTensorPtr StoredLinear::take(std::string_view suffix, std::span<const std::string_view> dtypes,
@@ -230,22 +230,20 @@ void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_v
   std::vector<std::int64_t> order(groups.size());
   std::iota(order.begin(), order.end(), 0);
   const auto group_of = [&](std::int64_t col) { return groups[col]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t a, std::int64_t b) { return group_of(a) < group_of(b); });
+  std::ranges::stable_sort(order, {}, group_of);
   for (std::int64_t i = 0; i < group.cols; ++i) {
     if (group_of(order[i]) != i / size)
       linear.fail_at(suffix, format_text("must give each group {} columns, and group {} has another number",
                                          size, i / size));
   }
-  if (std::is_sorted(order.begin(), order.end())) return;
+  if (std::ranges::is_sorted(order)) return;
   WeightTensorPtr& codes = group.tensors.front().tensor;
   codes = pick_cols(std::move(codes), order);
   group.format.is_ordered = true;
   group.tensors.push_back(
       {WeightPart::kOrder, make_weight_tensor(linear.name_of(suffix), DType::kI32, {1, group.cols},
                                               [order](std::int64_t, const Tensor& dst) {
-                                                std::copy(order.begin(), order.end(),
-                                                          dst.data_as<std::int32_t>());
+                                                std::ranges::copy(order, dst.data_as<std::int32_t>());
                                               })});
 }
 

@@ -30,7 +30,7 @@ void select_top(std::span<const float> logits, std::span<std::int32_t> ids) {
   if (ids.size() > kMaxTopLogprobs) {
     std::vector<std::int32_t> all(logits.size());
     std::iota(all.begin(), all.end(), 0);
-    std::stable_sort(all.begin(), all.end(), [&](auto a, auto b) { return order_of(a) > order_of(b); });
+    std::ranges::stable_sort(all, std::greater(), order_of);
     std::copy_n(all.begin(), ids.size(), ids.begin());
     return;
   }
@@ -220,8 +220,8 @@ void Backend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tens
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
     const SampledRow row(near, r);
     const std::span values = row_of(from, r);
-    const auto top = std::max_element(values.begin(), values.end());
-    const bool has_nan = std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); });
+    const auto top = std::ranges::max_element(values);
+    const bool has_nan = std::ranges::any_of(values, [](float x) { return std::isnan(x); });
     std::int32_t token = kInvalidLogits;
     if (!has_nan && std::isfinite(*top)) {
       token = row.temperature > 0.0F ? row.draw(values, *top, ids)
@@ -246,7 +246,7 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
     select_top(values, ids.subspan(1));
   }
 
-  const float top = *std::max_element(values.begin(), values.end());
+  const float top = *std::ranges::max_element(values);
   double sum = 0;
   for (const float value : values) sum += std::exp(value - top);
   const double shift = top + std::log(sum);
@@ -259,7 +259,7 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
   if (ids[0] < 0) return;  // it could not be sampled
   const float given = values[ids[0]];
   rank = 1 + static_cast<std::int32_t>(
-                 std::count_if(values.begin(), values.end(), [given](float value) { return value > given; }));
+                 std::ranges::count_if(values, [given](float value) { return value > given; }));
 }
 
 void Backend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {

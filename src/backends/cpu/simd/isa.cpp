@@ -103,8 +103,7 @@ std::vector<CpuIsa> available_isas() {
 
 CpuIsa resolve_isa(std::string_view name) {
   if (name == "auto") return best_isa();
-  const auto found =
-      std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](CpuIsa isa) { return to_string(isa) == name; });
+  const auto found = std::ranges::find_if(kAllIsas, [&](CpuIsa isa) { return to_string(isa) == name; });
   if (found == kAllIsas.end()) {
     fail("cpu-isa \"{}\" is not known; use auto, {}", name,
          names_of(std::vector(kAllIsas.begin(), kAllIsas.end())));

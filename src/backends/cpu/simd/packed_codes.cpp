@@ -129,8 +129,8 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
     tensor->read_rows(first, Tensor(to.data(), tensor->dtype(), {count, n}));
   };
   read(matrix.codes, rows.codes, cols);
-  if (format.code == CodeType::kE4m3 && std::any_of(rows.codes.begin(), rows.codes.end(),
-                                                    [](std::uint8_t code) { return (code & 0x7F) == 0x7F; }))
+  if (format.code == CodeType::kE4m3 &&
+      std::ranges::any_of(rows.codes, [](std::uint8_t code) { return (code & 0x7F) == 0x7F; }))
     fail("tensor {} holds a value that is not a number", matrix.codes->name());
   read(matrix.scales, rows.scales, num_blocks);
   read(matrix.super_scales, rows.super_scales, num_supers);
