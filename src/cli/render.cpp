@@ -16,12 +16,8 @@ namespace {
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
 std::tm parse_time(const std::string& text) {
+  if (text.empty()) return local_time();
   std::tm time{};
-  if (text.empty()) {
-    const std::time_t now = std::time(nullptr);
-    localtime_r(&now, &time);
-    return time;
-  }
   std::istringstream stream(text);
   stream >> std::get_time(&time, "%Y-%m-%dT%H:%M:%S");
   if (stream.fail() || stream.peek() != std::istringstream::traits_type::eof())

@@ -202,10 +202,8 @@ std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage
     context["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
   context["add_generation_prompt"] = true;
-  const std::time_t time = std::time(nullptr);
-  std::tm now{};
-  localtime_r(&time, &now);
-  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), now), false);
+  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), local_time()),
+                                          false);
 }
 
 std::vector<std::int32_t> LLM::encode(std::string_view text) const {

@@ -98,13 +98,6 @@ bool has_special_tokens(const std::vector<std::string>& tags, const Tokenizer& t
 
 }  // namespace
 
-std::tm local_time() {
-  const std::time_t time = std::time(nullptr);
-  std::tm now{};
-  localtime_r(&time, &now);
-  return now;
-}
-
 void check_options(const ServiceOptions& options) {
   chosen(options, dialects::OutputFormat());
   check_hf_overrides(options.hf_overrides);

@@ -1,5 +1,6 @@
 #include "tokenizer/chat_template.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -112,6 +113,20 @@ std::string join_pieces(const std::vector<TextPiece>& pieces) {
   std::string text;
   for (const TextPiece& piece : pieces) text += piece.text;
   return text;
+}
+
+void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length) {
+  for (TextPiece& piece : pieces) {
+    piece.text.resize(std::min(piece.text.size(), length));
+    length -= piece.text.size();
+  }
+}
+
+std::tm local_time() {
+  const std::time_t time = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&time, &now);
+  return now;
 }
 
 std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context, const std::tm& now) const {
