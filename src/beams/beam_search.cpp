@@ -44,8 +44,6 @@ void validate_search(const SamplingParams& params, const SamplingContext& contex
   }
 }
 
-BeamSearch::BeamSearch(SearchRules rules) : rules_(std::move(rules)), beams_(1) {}
-
 void BeamSearch::advance(std::span<const std::vector<TokenLogprob>> next) {
   QUIRE_CHECK(!beams_.empty() && next.size() == beams_.size());
   const int length = static_cast<int>(beams_.front().tokens.size()) + 1;
@@ -85,10 +83,6 @@ std::vector<BeamSearch::Candidate> BeamSearch::rank(std::span<const std::vector<
 
 bool BeamSearch::is_stop(TokenId token) const {
   return std::ranges::find(rules_.stop_ids, token) != rules_.stop_ids.end();
-}
-
-double BeamSearch::score(double logprob, int length) const {
-  return logprob / std::pow(length, rules_.length_penalty);
 }
 
 void BeamSearch::finish(Beam text, FinishReason reason) {

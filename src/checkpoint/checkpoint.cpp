@@ -116,8 +116,6 @@ Checkpoint::FileMap::const_iterator Checkpoint::find(std::string_view name) cons
   return files_.end();
 }
 
-bool Checkpoint::contains(std::string_view name) const { return find(name) != files_.end(); }
-
 Checkpoint::FileMap::const_iterator Checkpoint::find_shaped(std::string_view name,
                                                             const std::vector<std::int64_t>& shape) const {
   const auto found = find(name);

@@ -50,8 +50,6 @@ ConfigObject::Found ConfigObject::find(const ConfigKey& key) const {
 
 bool ConfigObject::empty() const { return json_->empty(); }
 
-bool ConfigObject::contains(const ConfigKey& key) const { return find(key).value != nullptr; }
-
 bool ConfigObject::is_null(const std::string& key) const {
   return json_->contains(key) && json_->at(key).is_null();
 }

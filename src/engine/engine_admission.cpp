@@ -34,8 +34,6 @@ SearchRules search_rules(const SamplingParams& params, std::vector<TokenId> stop
 
 }  // namespace
 
-RequestId Engine::submit(EngineRequest&& request) { return submit(std::span(&request, 1)).front(); }
-
 std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
   const SamplingContext context = sampling_context();
   // Prompts of one list mostly have the same parameters; to read their bad words takes time.

@@ -34,10 +34,6 @@ void StepWatch::submit(const StepPlan& plan) {
   num_sequences_ = static_cast<int>(plan.sequences.size());
 }
 
-void StepWatch::collect(int num_in_flight) {
-  awaited_ = newest_ + 1 - static_cast<std::uint64_t>(num_in_flight);
-}
-
 void StepWatch::engine_ends() {
   {
     const std::lock_guard lock(mutex_);

@@ -69,8 +69,6 @@ bool Automaton::complete(ExprId state) const {
   return expressions_.nullable(state);
 }
 
-std::size_t Automaton::bytes() const { return expressions_.memory().budget().bytes; }
-
 ExprId Automaton::advance(ExprId state, int token, std::chrono::nanoseconds& allowance) {
   const std::scoped_lock lock(mutex_);
   return within_limits(allowance, [&] {

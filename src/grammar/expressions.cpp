@@ -372,12 +372,6 @@ std::uint32_t Expressions::new_rule() {
   return static_cast<std::uint32_t>(rules_.size() - 1);
 }
 
-ExprId Expressions::rule(std::uint32_t index) {
-  return intern({.kind = ExprKind::kRule, .regular = false, .a = index});
-}
-
-void Expressions::define(std::uint32_t index, ExprId body) { rules_[index] = body; }
-
 void Expressions::finish() {
   for (Expr& expr : exprs_)
     if (!expr.regular && expr.kind != ExprKind::kToken) {

@@ -29,7 +29,7 @@ class SchemaCompiler {
                  std::string at = "#");
 
   // GrammarError with the JSON pointer of what is wrong, or cannot be enforced.
-  ExprId compile();
+  ExprId compile() { return compile({root_}); }
 
  private:
   using Schema = const OrderedJson*;

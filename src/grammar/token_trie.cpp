@@ -111,6 +111,4 @@ Vocabulary::Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids)
 
 Vocabulary::~Vocabulary() = default;
 
-bool Vocabulary::is_end(int id) const { return std::ranges::find(end_ids_, id) != end_ids_.end(); }
-
 }  // namespace quire::grammar

@@ -31,8 +31,6 @@ std::uint64_t PrefixCache::salt_of(std::string_view text) const {
   return text.empty() ? 0 : XXH3_64bits_withSeed(text.data(), text.size(), seed_) | 1;
 }
 
-std::optional<PrefixCache::Link> PrefixCache::find(const Key& key) const { return find(key, hash(key)); }
-
 std::vector<PrefixCache::Link> PrefixCache::find_chain(std::span<const TokenId> tokens,
                                                        std::uint64_t salt) const {
   std::vector<Link> chain;
@@ -150,10 +148,6 @@ void PrefixCache::erase(BlockId block) {
 
 void PrefixCache::erase_chain(std::span<const TokenId> tokens, std::uint64_t salt) {
   for (const Link& link : find_chain(tokens, salt)) erase(link.block);
-}
-
-void PrefixCache::clear() {
-  for (BlockId block = 0; block < pool_.num_blocks(); ++block) erase(block);
 }
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key, std::uint64_t key_hash) const {

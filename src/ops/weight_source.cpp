@@ -14,8 +14,6 @@ WeightGroup WeightSource::take_linear(std::string_view prefix, std::int64_t rows
   return WeightGroup::plain(take(std::string(prefix) + ".weight", {rows, cols}));
 }
 
-bool RenamedWeights::contains(std::string_view name) const { return inner_.contains(spelled(name)); }
-
 WeightTensorPtr RenamedWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
   return inner_.take(spelled(name), shape);
 }

@@ -40,8 +40,6 @@ void ModelRunner::capture_graphs() {
   });
 }
 
-void ModelRunner::submit(const StepPlan& plan) { submit(plan, graphs_.find(plan)); }
-
 OpTimes ModelRunner::submit_profiled(const StepPlan& plan) {
   backend_.start_profile();
   submit(plan, nullptr);

@@ -254,9 +254,6 @@ StepOutputs Sampler::compute_logits(const Tensor& hidden) const {
   return {hidden, part, may_share(hidden.dim(0)) ? Tensor() : head_.gather(part)};
 }
 
-// Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
-bool Sampler::may_share(std::int64_t rows) const { return comm_.size() > 1 && rows >= 2 * comm_.size(); }
-
 // The logits of some rows, from what the step has computed of them.
 Tensor Sampler::logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const {
   if (step.logits.defined()) return step.logits.rows(row, count);

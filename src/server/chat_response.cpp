@@ -61,12 +61,8 @@ ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedM
     : ChunkResponse(std::move(head), {request.stream, request.timings || request.metrics}),
       request_(std::move(request)),
       model_(model),
-      choices_(static_cast<std::size_t>(request_.params.n)) {
+      choices_(request_.params.n) {
   for (Choice& choice : choices_) choice.parser = make_parser();
-}
-
-ChatResponse::Choice& ChatResponse::choice_of(const RequestUpdate& update) {
-  return choices_[update.output.index];
 }
 
 std::int64_t ChatResponse::reasoning_tokens() const {

@@ -217,8 +217,4 @@ void PreTokenizer::leave_bytes() {
   }
 }
 
-void PreTokenizer::run(PreTokens& tokens) const {
-  for (const Step& step : steps_) step.run(tokens);
-}
-
 }  // namespace quire

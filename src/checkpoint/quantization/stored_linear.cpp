@@ -132,10 +132,6 @@ StoredLinear::StoredLinear(Checkpoint& file, std::string_view prefix, std::int64
                                                        : std::string(kOuterModel) + std::string(prefix));
 }
 
-std::string StoredLinear::name_of(std::string_view suffix) const {
-  return prefix() + "." + std::string(suffix);
-}
-
 bool StoredLinear::has(std::string_view suffix, std::span<const std::string_view> dtypes) const {
   const SafetensorsEntry* entry = find(suffix);
   return entry != nullptr && std::ranges::find(dtypes, entry->dtype_name) != dtypes.end();
@@ -197,10 +193,6 @@ Packing Packing::words(int bits) {
   Packing packing{.bits = bits, .shifts = {}};
   for (int shift = 0; shift < 32; shift += bits) packing.shifts.push_back(static_cast<std::uint8_t>(shift));
   return packing;
-}
-
-Packing Packing::bytes(int added) {
-  return {.bits = 8, .shifts = {0}, .added = static_cast<std::uint32_t>(added)};
 }
 
 Packing Packing::nibbles(bool high_first) {
