@@ -1,4 +1,5 @@
 // Numbers within bounds, and multiples of numbers, as expressions over their decimal digits.
+
 #include "grammar/json_text.h"
 
 namespace quire::grammar {

@@ -162,7 +162,7 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
     for (TimedOutput& own : outputs) own.times.push_back(BenchClock::now());
     requests[i].on_update = [&, outputs](const RequestUpdate& update) {
       const BenchClock::time_point now = BenchClock::now();
-      TimedOutput& own = outputs[static_cast<std::size_t>(update.output.index)];
+      TimedOutput& own = outputs[update.output.index];
       const bool has_token = update.output.token_ids.size() >= own.times.size();
       if (has_token) {
         own.times.push_back(now);

@@ -87,7 +87,7 @@ DecoderConfig read_gemma4(const ModelConfig& config) {
   decoder.layers.back() = full;
   share_states(config, GemmaExtras(config, decoder.num_layers).first_shared, decoder.layers);
   if (config.get_bool("enable_moe_block", false)) {
-    const int num_experts = config.require_int("num_experts", {.max = 1 << 12});
+    const int num_experts = config.require_int("num_experts", kExpertCount);
     decoder.mlp.wide_result = true;
     decoder.experts = {.hidden_size = decoder.hidden_size,
                        .intermediate_size = config.require_int("moe_intermediate_size", kWidth),

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -72,9 +72,7 @@ CpuIsa best_isa() {
 }
 
 std::string names_of(const std::vector<CpuIsa>& isas) {
-  std::string names;
-  for (const CpuIsa isa : isas) names += (names.empty() ? "" : ", ") + std::string(to_string(isa));
-  return names;
+  return join_text(std::views::transform(isas, [](CpuIsa isa) { return to_string(isa); }), ", ");
 }
 
 }  // namespace
