@@ -12,10 +12,9 @@ namespace {
 // For people: columns are characters.
 std::string place_of(std::string_view text, std::size_t position) {
   const std::string_view before = text.substr(0, position);
-  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const auto line = std::ranges::count(before, '\n') + 1;
   const std::string_view its_begin = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
-  const auto column =
-      std::count_if(its_begin.begin(), its_begin.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  const auto column = std::ranges::count_if(its_begin, [](char c) { return (c & 0xC0) != 0x80; });
   return format_text("line {}, column {}", line, column + 1);
 }
 

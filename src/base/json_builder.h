@@ -115,7 +115,7 @@ class JsonBuilder {
   }
   void check_keys(const Container& object) {
     sorted_.assign(keys_.begin() + static_cast<std::ptrdiff_t>(object.first_key), keys_.end());
-    std::sort(sorted_.begin(), sorted_.end());
+    std::ranges::sort(sorted_);
     const auto twice = std::adjacent_find(sorted_.begin(), sorted_.end());
     if (twice != sorted_.end()) fail("{}: the key {} stands twice in one object", where_, in_quotes(*twice));
   }

@@ -38,7 +38,7 @@ Tensor Tensor::part(int d, std::int64_t begin, std::int64_t count) const {
   QUIRE_CHECK(num_dims_ >= 1 && begin >= 0 && count >= 0 && begin + count <= dim(d),
               "{} + {} of dimension {} of {}", begin, count, d, describe());
   Tensor view = *this;
-  view.shape_[static_cast<std::size_t>(d)] = count;
+  view.shape_[d] = count;
   view.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(begin * stride(d)) * size_of(dtype_);
   return view;
 }

@@ -31,8 +31,8 @@ class Tensor {
   DType dtype() const { return dtype_; }
   DeviceKind device() const { return device_; }
   int num_dims() const { return num_dims_; }
-  std::int64_t dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
-  std::int64_t stride(int i) const { return stride_[static_cast<std::size_t>(i)]; }
+  std::int64_t dim(int i) const { return shape_[i]; }
+  std::int64_t stride(int i) const { return stride_[i]; }
   std::int64_t numel() const;
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
   bool contiguous() const;

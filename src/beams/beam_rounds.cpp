@@ -1,8 +1,5 @@
 #include "beams/beam_rounds.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "base/error.h"
 
 namespace quire {

@@ -1,7 +1,6 @@
 #include "beams/beam_search.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 
@@ -45,8 +44,6 @@ void validate_search(const SamplingParams& params, const SamplingContext& contex
   }
 }
 
-BeamSearch::BeamSearch(SearchRules rules) : rules_(std::move(rules)), beams_(1) {}
-
 void BeamSearch::advance(std::span<const std::vector<TokenLogprob>> next) {
   QUIRE_CHECK(!beams_.empty() && next.size() == beams_.size());
   const int length = static_cast<int>(beams_.front().tokens.size()) + 1;
@@ -80,17 +77,12 @@ std::vector<BeamSearch::Candidate> BeamSearch::rank(std::span<const std::vector<
         candidates.push_back({beam, token.token_id, beams_[beam].logprob + token.logprob});
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.logprob > b.logprob; });
+  std::ranges::stable_sort(candidates, std::greater(), &Candidate::logprob);
   return candidates;
 }
 
 bool BeamSearch::is_stop(TokenId token) const {
-  return std::find(rules_.stop_ids.begin(), rules_.stop_ids.end(), token) != rules_.stop_ids.end();
-}
-
-double BeamSearch::score(double logprob, int length) const {
-  return logprob / std::pow(length, rules_.length_penalty);
+  return std::ranges::find(rules_.stop_ids, token) != rules_.stop_ids.end();
 }
 
 void BeamSearch::finish(Beam text, FinishReason reason) {
@@ -117,7 +109,7 @@ std::vector<Hypothesis> BeamSearch::best() const {
     if (length > 0)
       all.push_back({beam.tokens, beam.logprob, score(beam.logprob, length), FinishReason::kNone});
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.score > b.score; });
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.score > b.score; });
   return all;
 }
 

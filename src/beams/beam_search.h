@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/search_rounds.h"
@@ -20,7 +22,7 @@ class BeamSearch {
     double logprob = 0;
   };
   // Begins with one beam, of no tokens.
-  explicit BeamSearch(SearchRules rules);
+  explicit BeamSearch(SearchRules rules) : rules_(std::move(rules)), beams_(1) {}
 
   // At most `width`, the most likely one first; none: the search has ended.
   const std::vector<Beam>& beams() const { return beams_; }
@@ -39,7 +41,7 @@ class BeamSearch {
 
   std::vector<Candidate> rank(std::span<const std::vector<TokenLogprob>> next, int length) const;
   bool is_stop(TokenId token) const;
-  double score(double logprob, int length) const;
+  double score(double logprob, int length) const { return logprob / std::pow(length, rules_.length_penalty); }
   void finish(Beam text, FinishReason reason);
   bool can_improve(int length) const;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <numeric>
 
 #include "base/error.h"
@@ -51,7 +50,7 @@ WeightTensorPtr file_tensor(const std::shared_ptr<const SafetensorsFile>& file, 
   if (!std::filesystem::is_directory(directory, ec)) fail("{}: no such folder", directory.string());
   for (const auto& item : std::filesystem::directory_iterator(directory, ec)) {
     const std::string extension = item.path().extension().string();
-    if (std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) != kOtherFormats.end()) {
+    if (std::ranges::find(kOtherFormats, extension) != kOtherFormats.end()) {
       fail("{}: only safetensors is read, and the folder holds only {} and the like", directory.string(),
            in_quotes(item.path().filename().string()));
     }
@@ -90,9 +89,8 @@ void Checkpoint::open_shards(const std::filesystem::path& index) {
   for (const auto& [tensor, shard] : shards) {
     const std::string path = (index.parent_path() / shard).string();
     const auto found = files_.find(tensor);
-    if (found == files_.end() || found->second->path() != path) {
+    if (found == files_.end() || found->second->path() != path)
       fail("{}: no tensor {}, which {} says is in it", path, in_quotes(tensor), index.string());
-    }
   }
 }
 
@@ -100,9 +98,8 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   const auto file = std::make_shared<const SafetensorsFile>(path);
   for (const auto& item : file->tensors()) {
     const auto [position, added] = files_.emplace(item.first, file);
-    if (!added) {
+    if (!added)
       fail("{}: tensor {} is also in {}", path.string(), in_quotes(item.first), position->second->path());
-    }
   }
 }
 
@@ -116,8 +113,6 @@ Checkpoint::FileMap::const_iterator Checkpoint::find(std::string_view name) cons
   }
   return files_.end();
 }
-
-bool Checkpoint::contains(std::string_view name) const { return find(name) != files_.end(); }
 
 Checkpoint::FileMap::const_iterator Checkpoint::find_shaped(std::string_view name,
                                                             const std::vector<std::int64_t>& shape) const {
@@ -156,7 +151,7 @@ std::vector<float> Checkpoint::take_vector(std::string_view name, std::int64_t n
       n = size;
     }
   }
-  std::vector<float> values(static_cast<std::size_t>(n));
+  std::vector<float> values(n);
   take_stored(name, kFloatTypes, shape, {1, n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
   return values;
 }
@@ -171,7 +166,7 @@ WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const s
                                         std::vector<std::int64_t> view) {
   const auto& [stored_name, file] = *find_shaped(name, shape);
   const std::string& dtype = file->tensor(stored_name).dtype_name;
-  if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) {
+  if (std::ranges::find(dtypes, dtype) == dtypes.end()) {
     fail("{}: tensor {} has dtype {}; it must be {}", file->path(), in_quotes(stored_name), dtype,
          join_text(dtypes, " or "));
   }
@@ -181,9 +176,8 @@ WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const s
 
 std::vector<std::string> Checkpoint::unclaimed() const {
   std::vector<std::string> names;
-  for (const auto& item : files_) {
+  for (const auto& item : files_)
     if (!claimed_.contains(item.first)) names.push_back(item.first);
-  }
   return names;
 }
 

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
@@ -30,7 +29,7 @@ class Checkpoint final : public WeightSource {
  public:
   explicit Checkpoint(const std::filesystem::path& directory);
 
-  bool contains(std::string_view name) const override;
+  bool contains(std::string_view name) const override { return find(name) != files_.end(); }
   // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
 

@@ -52,7 +52,7 @@ class ConfigObject {
   static ConfigObject read_file(const std::filesystem::path& path);
 
   bool empty() const;
-  bool contains(const ConfigKey& key) const;
+  bool contains(const ConfigKey& key) const { return find(key).value != nullptr; }
   bool is_null(const std::string& key) const;  // it stands in the file, as null
   std::vector<std::string> keys() const;       // sorted
 

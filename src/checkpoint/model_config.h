@@ -16,6 +16,7 @@ namespace quire {
 inline constexpr IntRange kLayerCount{1, 1 << 12};
 inline constexpr IntRange kHeadCount{1, 1 << 12};
 inline constexpr IntRange kHeadSize{1, 1 << 12};
+inline constexpr IntRange kExpertCount{1, 1 << 12};
 inline constexpr IntRange kWidth{1, 1 << 20};
 inline constexpr IntRange kVocabSize{1, 1 << 24};
 inline constexpr IntRange kPositions{1, 1 << 30};

@@ -30,7 +30,7 @@ void ReadOnlyFile::read(std::uint64_t offset, std::span<std::byte> dst, std::str
     if (n < 0)
       fail("{}: cannot read {} at byte {} ({})", path_, in_quotes(what), offset, std::strerror(errno));
     if (n == 0) fail("{}: cut short while reading {}: it ends at byte {}", path_, in_quotes(what), offset);
-    dst = dst.subspan(static_cast<std::size_t>(n));
+    dst = dst.subspan(n);
     offset += static_cast<std::uint64_t>(n);
   }
 }

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <fstream>
 #include <future>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

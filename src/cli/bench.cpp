@@ -40,14 +40,14 @@ struct LatencyBench : Bench {
 std::vector<RequestSize> ThroughputBench::requests() const {
   if (workload == "random") {
     const RequestSize size{input_len == 0 ? 512 : input_len, output_len == 0 ? 128 : output_len};
-    return std::vector<RequestSize>(static_cast<std::size_t>(num_requests == 0 ? 8 : num_requests), size);
+    return std::vector<RequestSize>(num_requests == 0 ? 8 : num_requests, size);
   }
   if (input_len != 0 || output_len != 0)
     fail("--input-len and --output-len are for --workload random; standard has lengths of its own");
   std::vector<RequestSize> sizes = standard_workload();
   if (num_requests > static_cast<int>(sizes.size()))
     fail("--requests is {}; the standard workload has {}", num_requests, sizes.size());
-  if (num_requests > 0) sizes.resize(static_cast<std::size_t>(num_requests));
+  if (num_requests > 0) sizes.resize(num_requests);
   return sizes;
 }
 

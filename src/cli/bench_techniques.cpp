@@ -1,6 +1,5 @@
 #include <cmath>
 #include <fstream>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

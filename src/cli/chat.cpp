@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <iostream>
-#include <memory>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -114,9 +113,8 @@ int Chat::run() {
     std::cout << "> " << question << "\n";
     answer(question);
   }
-  for (std::string line; read_line(line);) {
+  for (std::string line; read_line(line);)
     if (!obey(line)) break;
-  }
   return 0;
 }
 

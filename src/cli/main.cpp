@@ -35,7 +35,7 @@ std::vector<std::string> read_arguments(int argc, char** argv) {
     if (is_serve && argument.starts_with("--"))
       std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
   }
-  std::reverse(arguments.begin(), arguments.end());
+  std::ranges::reverse(arguments);
   return arguments;
 }
 
@@ -61,9 +61,8 @@ int run(int argc, char** argv) {
     add(app, chosen);
   const auto commands = app.get_subcommands([](CLI::App*) { return true; });
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && std::none_of(commands.begin(), commands.end(), is_named)) {
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(commands, is_named))
     quire::fail("{} is no command (--help lists what there is)", quire::in_quotes(argv[1]));
-  }
   try {
     app.parse(read_arguments(argc, argv));
   } catch (const CLI::Success& e) {  // --help, --version
@@ -88,7 +87,7 @@ int main(int argc, char** argv) {
     return code;
   } catch (const quire::Error& e) {
     std::string message = e.what();  // a chat template's may have several lines
-    std::replace(message.begin(), message.end(), '\n', ' ');
+    std::ranges::replace(message, '\n', ' ');
     quire::print_text(stderr, "quire: {}\n", message);
     return kUserMistake;
   } catch (const quire::Stopped&) {

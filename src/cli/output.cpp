@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <memory>
 
 #include "base/format.h"
 #include "base/json.h"

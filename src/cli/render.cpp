@@ -16,12 +16,8 @@ namespace {
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
 std::tm parse_time(const std::string& text) {
+  if (text.empty()) return local_time();
   std::tm time{};
-  if (text.empty()) {
-    const std::time_t now = std::time(nullptr);
-    localtime_r(&now, &time);
-    return time;
-  }
   std::istringstream stream(text);
   stream >> std::get_time(&time, "%Y-%m-%dT%H:%M:%S");
   if (stream.fail() || stream.peek() != std::istringstream::traits_type::eof())
@@ -40,9 +36,8 @@ CheckpointChatTemplate load(const std::string& path) {
     if (!found) fail("{}: no key tokenizer.chat_template", gguf.string());
     return std::move(*found);
   }
-  if (!std::filesystem::is_directory(path)) {
+  if (!std::filesystem::is_directory(path))
     return {ChatTemplate::compile(read_text_file(path, kMaxTemplateBytes), path), {}, OrderedJson::object()};
-  }
   auto found = load_chat_template(path);
   if (!found) fail("{}: no chat template in chat_template.jinja or tokenizer_config.json", path);
   return std::move(*found);

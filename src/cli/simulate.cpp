@@ -162,7 +162,7 @@ void Simulate::make_load() {
     load.sizes = standard_workload();
     if (num_prompts > std::ssize(load.sizes))
       fail("--num-prompts is {}; the standard workload has {}", num_prompts, load.sizes.size());
-    if (num_prompts > 0) load.sizes.resize(static_cast<std::size_t>(num_prompts));
+    if (num_prompts > 0) load.sizes.resize(num_prompts);
   } else {
     random.count = num_prompts > 0 ? num_prompts : RandomSizes{}.count;
     load.sizes = random_sizes(random, seed);

@@ -63,7 +63,7 @@ struct Detokenize : TokenizerOptions {
       const auto is_id = [&](const Json& id) {
         return id.is_number_integer() && id >= 0 && id < tokenizer.vocab_size();
       };
-      if (!array.is_array() || !std::all_of(array.begin(), array.end(), is_id))
+      if (!array.is_array() || !std::ranges::all_of(array, is_id))
         fail("{}: must be a JSON array of token ids from 0 to {}", where, tokenizer.vocab_size() - 1);
       std::cout << Json(tokenizer.decode(array.get<std::vector<TokenId>>(), skip_special_tokens)).dump();
     });

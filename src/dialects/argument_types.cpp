@@ -61,7 +61,7 @@ void drop_keywords(OrderedJson& schema, bool strict) {
   constexpr const char* kUnsupported[] = {"uniqueItems", "unevaluatedItems", "unevaluatedProperties",
                                           "$dynamicRef", "$recursiveRef"};
   const auto drop = [&](OrderedJson& within) { drop_keywords(within, strict); };
-  if (schema.is_array()) std::for_each(schema.begin(), schema.end(), drop);
+  if (schema.is_array()) std::ranges::for_each(schema, drop);
   if (!schema.is_object()) return;
   for (const char* key : kAnnotations) schema.erase(key);
   for (const char* key : kUnsupported)
@@ -70,14 +70,14 @@ void drop_keywords(OrderedJson& schema, bool strict) {
     if (const auto found = schema.find(key); found != schema.end()) drop(*found);
   for (const char* key : {"properties", "patternProperties", "$defs", "definitions"})
     if (const auto found = schema.find(key); found != schema.end() && found->is_object())
-      std::for_each(found->begin(), found->end(), drop);
+      std::ranges::for_each(*found, drop);
 }
 
 Properties properties_of(const OrderedJson& schema, std::string_view pointer) {
   Properties made;
   if (const OrderedJson* required = member(&schema, "required")) {
     const auto is_name = [](const OrderedJson& name) { return name.is_string(); };
-    if (!required->is_array() || !std::all_of(required->begin(), required->end(), is_name))
+    if (!required->is_array() || !std::ranges::all_of(*required, is_name))
       fail("{}/required must be a list of names", pointer);
     for (const OrderedJson& name : *required) made.required.insert(name.get<std::string>());
   }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <boost/json/src.hpp>  // the library itself, here alone
-#include <utility>
 
 #include "dialects/argument_reader.h"
 
@@ -103,8 +102,7 @@ class CallReader final : public ArgumentReader {
 
   bool take_text(std::string_view text) {
     if (value_ == Value::kName) name_ += text;
-    return value_ != Value::kText ||
-           std::all_of(text.begin(), text.end(), [&](char c) { return take_argument_byte(c); });
+    return value_ != Value::kText || std::ranges::all_of(text, [&](char c) { return take_argument_byte(c); });
   }
 
   bool end_text() {

@@ -1,9 +1,6 @@
 #include "dialects/call_run.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "base/error.h"
 
 namespace quire::dialects {
 namespace {
@@ -139,7 +136,7 @@ void CallRun::keep(Position at) {
     return other.form == at.form && other.part == at.part && other.index == at.index &&
            other.offset == at.offset;
   };
-  if (std::none_of(next_.begin(), next_.end(), same)) next_.push_back(std::move(at));
+  if (std::ranges::none_of(next_, same)) next_.push_back(std::move(at));
 }
 
 void CallRun::start_value(Position at, char c) {

@@ -1,7 +1,3 @@
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "base/format.h"
 #include "base/json.h"
 #include "dialects/argument_reader.h"

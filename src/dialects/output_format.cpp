@@ -1,8 +1,6 @@
 #include "dialects/output_format.h"
 
 #include <algorithm>
-#include <span>
-#include <utility>
 
 #include "base/format.h"
 #include "dialects/pattern.h"
@@ -66,8 +64,8 @@ constexpr Mark kReasoningMarks[] = {
 
 const Mark* find_mark(std::span<const Mark> marks, std::string_view chat_template) {
   const auto has = [&](std::string_view text) { return chat_template.find(text) != chat_template.npos; };
-  const auto found = std::find_if(marks.begin(), marks.end(),
-                                  [&](const Mark& mark) { return has(mark.text) && has(mark.also); });
+  const auto found =
+      std::ranges::find_if(marks, [&](const Mark& mark) { return has(mark.text) && has(mark.also); });
   return found == marks.end() ? nullptr : &*found;
 }
 

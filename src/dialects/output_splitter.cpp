@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <bitset>
-#include <optional>
 #include <random>
-#include <utility>
 
 #include "dialects/call_run.h"
 #include "dialects/output_format.h"
@@ -11,7 +9,7 @@ namespace quire::dialects {
 namespace {
 
 bool ends_with_any(std::string_view text, const Few<std::string_view>& tags) {
-  return std::any_of(tags.begin(), tags.end(), [&](std::string_view tag) {
+  return std::ranges::any_of(tags, [&](std::string_view tag) {
     return text.ends_with(tag.substr(0, tag.find_last_not_of(" \t\n\r") + 1));
   });
 }
@@ -119,10 +117,9 @@ class OutputSplitter final : public OutputParser, private CallSink {
   void push_text(char c) {
     for (++partial_; partial_ > 0; --partial_) {
       const std::string_view end = std::string_view(held_).substr(held_.size() - partial_);
-      const auto tag =
-          std::find_if(tags_.begin(), tags_.end(), [&](const Tag& known) { return known.text == end; });
+      const auto tag = std::ranges::find(tags_, end, &Tag::text);
       if (tag != tags_.end() && on_tag(Tag(*tag))) return;
-      const bool begins = std::any_of(tags_.begin(), tags_.end(), [&](const Tag& known) {
+      const bool begins = std::ranges::any_of(tags_, [&](const Tag& known) {
         return known.text.size() > end.size() && known.text.starts_with(end);
       });
       if (begins) return give_out(held_.size() - partial_);
@@ -276,8 +273,7 @@ class OutputSplitter final : public OutputParser, private CallSink {
     const std::string_view begun = std::string_view(held_).substr(cut);
     const std::vector<std::string_view> closers = run_ ? run_->closers() : closers_;
     return calls_ > 0 && is_blank(std::string_view(held_).substr(0, cut)) &&
-           std::any_of(closers.begin(), closers.end(),
-                       [&](std::string_view tag) { return tag.starts_with(begun); });
+           std::ranges::any_of(closers, [&](std::string_view tag) { return tag.starts_with(begun); });
   }
   bool dropped(int call) const { return call > 0 && !options_.parallel_tool_calls; }
 

@@ -119,7 +119,7 @@ const CompiledDialect& compiled(const ToolDialect& dialect) {
     }
     return made;
   }();
-  return all.at(static_cast<std::size_t>(&dialect - tool_dialects().data()));
+  return all.at(&dialect - tool_dialects().data());
 }
 
 }  // namespace quire::dialects

@@ -1,5 +1,8 @@
 #include "dialects/tables.h"
 
+#include <algorithm>
+#include <ranges>
+
 #include "base/error.h"
 
 namespace quire::dialects {
@@ -7,12 +10,11 @@ namespace {
 
 template <typename Row>
 const Row& named_row(std::span<const Row> rows, std::string_view name, std::string_view kind) {
-  std::string known;
-  for (const Row& row : rows) {
+  for (const Row& row : rows)
     if (std::ranges::find(row.names, name) != row.names.end()) return row;
-    known += (known.empty() ? "" : ", ") + std::string(row.names.front());
-  }
-  fail("no {} parser has the name {}; there are {}", kind, name, known);
+  const auto first_name = [](const Row& row) { return row.names.front(); };
+  fail("no {} parser has the name {}; there are {}", kind, name,
+       join_text(std::views::transform(rows, first_name), ", "));
 }
 
 // Sources of both tables: the models' chat templates.

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -102,7 +100,7 @@ class ToolGrammar {
       if (kind == Kind::kOptional) {
         if (!pattern[i].written) i += pattern[i].size;
       } else if (kind == Kind::kName) {
-        if (!quoted && !std::all_of(tool_.name.begin(), tool_.name.end(), is_name_byte))
+        if (!quoted && !std::ranges::all_of(tool_.name, is_name_byte))
           fail("the tool's name {} cannot be written; it may have letters, digits and _-.:/",
                in_quotes(tool_.name));
         out.text(quoted ? std::string_view(name).substr(1, name.size() - 2) : tool_.name);
@@ -285,9 +283,8 @@ class ToolGrammar {
                         const std::string& behind) {
     count(kValueBytes, pointer);
     const bool gemma = !dialect_.quote.empty();
-    if (!gemma && behind.empty()) {
+    if (!gemma && behind.empty())
       return given == OrderedJson{{"type", "boolean"}} ? regex("True|False") : json_value(given, pointer);
-    }
     const OrderedJson& schema = referred(given, pointer);
     const OrderedJson* type = member(&schema, "type");
     if (schema == false) return nullptr;
@@ -310,7 +307,7 @@ class ToolGrammar {
       const OrderedJson* list = member(&schema, key);
       if (list == nullptr || !list->is_array() || one_type) continue;
       check_held(schema, pointer, format_text(" {} ", key));
-      std::for_each(list->begin(), list->end(), choose);
+      std::ranges::for_each(*list, choose);
       return either(std::move(choices));
     }
     if (type == nullptr || type->is_array()) {
@@ -401,7 +398,7 @@ std::vector<Tool> callable(const OrderedJson& tools, const std::string& name) {
     constexpr const char* kOthers[] = {
         "allOf", "anyOf", "oneOf", "$ref", "if", "not", "patternProperties", "unevaluatedProperties"};
     const auto has = [&](const char* key) { return tool.schema.contains(key); };
-    if (has("properties") && std::none_of(std::begin(kOthers), std::end(kOthers), has))
+    if (has("properties") && std::ranges::none_of(kOthers, has))
       if (tool.schema.emplace("additionalProperties", false).second)
         tool.schema["properties"] = properties_of(tool.schema, tool.pointer).all;
     drop_keywords(tool.schema, tool.strict);

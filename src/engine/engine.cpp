@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <iterator>
-#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"

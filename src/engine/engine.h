@@ -56,7 +56,7 @@ class Engine {
   // for what truncate_prompt_tokens cuts. What only the scheduler can refuse (a prompt that is empty or can
   // never fit) ends that request with FinishReason::kError.
   std::vector<RequestId> submit(std::span<EngineRequest> requests);
-  RequestId submit(EngineRequest&& request);
+  RequestId submit(EngineRequest&& request) { return submit(std::span(&request, 1)).front(); }
   // Has it called once between two steps, on the engine's thread, which waits for it; what it throws is
   // logged. Not at all where the engine ends before.
   void look(std::function<void(Scheduler&)> at) {

@@ -1,6 +1,5 @@
 // How requests come in.
 #include <algorithm>
-#include <utility>
 
 #include "engine/engine.h"
 #include "engine/thinking_limit.h"
@@ -34,8 +33,6 @@ SearchRules search_rules(const SamplingParams& params, std::vector<TokenId> stop
 }
 
 }  // namespace
-
-RequestId Engine::submit(EngineRequest&& request) { return submit(std::span(&request, 1)).front(); }
 
 std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
   const SamplingContext context = sampling_context();

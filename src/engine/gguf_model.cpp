@@ -2,7 +2,6 @@
 #include "engine/gguf_model.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_name.h"
@@ -46,7 +45,7 @@ GgufVocabulary read_vocabulary(const GgufKeys& keys) {
 }
 
 void add_once(std::vector<TokenId>& ids, TokenId id) {
-  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
 }
 
 GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& vocabulary) {
@@ -67,10 +66,9 @@ GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& voc
   const bool has_messages = std::ranges::find(vocabulary.tokens, kEndOfCall) != vocabulary.tokens.end();
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (has_messages && vocabulary.tokens[id] == "<|end|>") continue;
-    const bool ends =
-        (vocabulary.has_type(id, GgufVocabulary::kControl) ||
-         vocabulary.has_type(id, GgufVocabulary::kUserDefined)) &&
-        std::find(std::begin(kEndings), std::end(kEndings), vocabulary.tokens[id]) != std::end(kEndings);
+    const bool ends = (vocabulary.has_type(id, GgufVocabulary::kControl) ||
+                       vocabulary.has_type(id, GgufVocabulary::kUserDefined)) &&
+                      std::ranges::find(kEndings, vocabulary.tokens[id]) != std::end(kEndings);
     if (ends) add_once(config.eos_token_ids, static_cast<TokenId>(id));
   }
   return config;
@@ -85,7 +83,7 @@ OrderedJson special_tokens(const GgufKeys& keys, const std::vector<std::string>&
   OrderedJson texts = OrderedJson::object();
   for (const auto& [name, key] : kNames) {
     const auto id = keys.find_int(key, kTokenIds);
-    if (id && std::cmp_less(*id, tokens.size())) texts[name] = tokens[static_cast<std::size_t>(*id)];
+    if (id && std::cmp_less(*id, tokens.size())) texts[name] = tokens[*id];
   }
   return texts;
 }

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <exception>
 #include <new>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -8,7 +8,6 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
-#include <optional>
 
 #include "base/error.h"
 #include "engine/engine.h"
@@ -199,14 +198,11 @@ std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage
   if (!impl_->chat_template) throw Error(impl_->template_error);
   OrderedJson context;
   context["messages"] = OrderedJson::array();
-  for (const ChatMessage& message : messages) {
+  for (const ChatMessage& message : messages)
     context["messages"].push_back({{"role", message.role}, {"content", message.content}});
-  }
   context["add_generation_prompt"] = true;
-  const std::time_t time = std::time(nullptr);
-  std::tm now{};
-  localtime_r(&time, &now);
-  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), now), false);
+  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), local_time()),
+                                          false);
 }
 
 std::vector<std::int32_t> LLM::encode(std::string_view text) const {

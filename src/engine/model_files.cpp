@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -63,9 +62,8 @@ ModelFiles open_model(const std::string& model) {
                    {},
                    {}};
   std::error_code ec;
-  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
+  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec))
     files.tokenizer.emplace(Tokenizer::from_file(path));
-  }
   const QuantizationPtr quantization = find_quantization(files.config, directory);
   files.is_quantized = quantization != nullptr;
   files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {
@@ -96,7 +94,7 @@ GivenDefaults given_defaults(GenerationConfig authors, const EngineConfig& confi
   constexpr std::array<std::string_view, 6> kKeys = {"temperature",        "top_p",         "top_k", "min_p",
                                                      "repetition_penalty", "max_new_tokens"};
   for (const std::string& key : over.keys())
-    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+    if (std::ranges::find(kKeys, key) == kKeys.end())
       over.fail_at(key, "is none of " + join_text(kKeys, ", "));
   override_sampling(given.generation, parse_generation_config(over));
   return given;

@@ -38,7 +38,7 @@ decltype(CompletionOutput::stop_reason) stop_token(const CompletionOutput& outpu
                                                    const SamplingParams& params) {
   const auto& named = params.stop_token_ids;
   const auto& ids = output.token_ids;
-  if (ids.empty() || std::find(named.begin(), named.end(), ids.back()) == named.end()) return {};
+  if (ids.empty() || std::ranges::find(named, ids.back()) == named.end()) return {};
   return ids.back();
 }
 
@@ -385,9 +385,8 @@ void OutputProcessor::choose_best(State& state) {
     return std::pair(whole ? 0 : failed ? 2 : 1, -output.cumulative_logprob.value_or(kNone));
   };
   std::vector<CompletionOutput>& outputs = state.output.outputs;
-  std::stable_sort(outputs.begin(), outputs.end(),
-                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
-  outputs.resize(static_cast<std::size_t>(state.request.params.n));
+  std::ranges::stable_sort(outputs, {}, rank);
+  outputs.resize(state.request.params.n);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     outputs[i].index = static_cast<int>(i);
     if (!state.request.params.logprobs) outputs[i].logprobs.clear();

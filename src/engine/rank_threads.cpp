@@ -5,7 +5,6 @@
 #include <deque>
 #include <future>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"
@@ -148,7 +147,7 @@ class RankThreads : public RankGroup {
   }
 
   RankAnswer answer(int rank, double patience) override {
-    std::optional<RankAnswer> answer = threads_[static_cast<std::size_t>(rank - 1)]->answer(patience);
+    std::optional<RankAnswer> answer = threads_[rank - 1]->answer(patience);
     if (!answer) fail("rank {} of {} is lost: no answer for {:g} s", rank, size(), patience);
     return std::move(*answer);
   }

@@ -4,7 +4,6 @@
 #include <exception>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -68,12 +67,12 @@ void Rank::load(const RankOrder&, RankAnswer&) {
   const IgnorableTensors& ignorable = find_model_family(architecture).ignorable;
   std::set<std::string> left_out;
   for (const std::string& name : weights->unclaimed()) {
-    const auto part = std::find_if(ignorable.beginnings.begin(), ignorable.beginnings.end(),
-                                   [&](const std::string& beginning) { return name.starts_with(beginning); });
+    const auto part = std::ranges::find_if(
+        ignorable.beginnings, [&](const std::string& beginning) { return name.starts_with(beginning); });
     if (part != ignorable.beginnings.end())
       left_out.insert(*part);
-    else if (std::none_of(ignorable.endings.begin(), ignorable.endings.end(),
-                          [&](const std::string& ending) { return name.ends_with(ending); }))
+    else if (std::ranges::none_of(ignorable.endings,
+                                  [&](const std::string& ending) { return name.ends_with(ending); }))
       fail("tensor {} belongs to no part of {}", in_quotes(name), architecture);
   }
   if (!left_out.empty() && comm_->rank() == 0)

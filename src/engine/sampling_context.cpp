@@ -208,7 +208,7 @@ SamplingState make_sampling_state(const SamplingParams& params, const SamplingCo
   state.stop_ids = params.stop_token_ids;
   if (!params.ignore_eos || params.structured_outputs)  // which allow it where the text is complete
     state.stop_ids.insert(state.stop_ids.end(), context.eos_token_ids.begin(), context.eos_token_ids.end());
-  std::sort(state.stop_ids.begin(), state.stop_ids.end());
+  std::ranges::sort(state.stop_ids);
   state.stop_ids.erase(std::unique(state.stop_ids.begin(), state.stop_ids.end()), state.stop_ids.end());
   if (params.beam_width) {
     state.temperature = 0.0F;  // what is sampled is not looked at

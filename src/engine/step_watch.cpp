@@ -1,8 +1,6 @@
 #include "engine/step_watch.h"
 
-#include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"
@@ -34,10 +32,6 @@ void StepWatch::submit(const StepPlan& plan) {
   newest_ = plan.id;
   num_tokens_ = plan.num_tokens;
   num_sequences_ = static_cast<int>(plan.sequences.size());
-}
-
-void StepWatch::collect(int num_in_flight) {
-  awaited_ = newest_ + 1 - static_cast<std::uint64_t>(num_in_flight);
 }
 
 void StepWatch::engine_ends() {

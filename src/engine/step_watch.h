@@ -29,8 +29,9 @@ class StepWatch {
   void begin_turn() { turn_.fetch_add(1, std::memory_order_relaxed); }
   void end_turn() { turn_.fetch_add(1, std::memory_order_relaxed); }
   void submit(const StepPlan& plan);
-  void collect(int num_in_flight);  // of them the oldest
-  void engine_ends();               // its thread
+  // Of them the oldest.
+  void collect(int num_in_flight) { awaited_ = newest_ + 1 - static_cast<std::uint64_t>(num_in_flight); }
+  void engine_ends();  // its thread
 
   bool is_stuck() const { return stuck_.load(); }
   // Waits a second at most for a stuck thread. Whether it has ended.

@@ -1,7 +1,6 @@
 #include "engine/stop_strings.h"
 
 #include <algorithm>
-#include <string_view>
 
 namespace quire {
 
@@ -20,9 +19,8 @@ std::optional<StopStrings::Place> StopStrings::find(const std::string& text, std
 std::size_t StopStrings::held_back(const std::string& text) const {
   std::size_t longest = 0;
   for (const std::string& stop : stops_) {
-    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
+    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n)
       if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
-    }
   }
   return longest;
 }

@@ -1,7 +1,6 @@
 #include "engine/thinking_limit.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace quire {
 

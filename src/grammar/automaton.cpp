@@ -1,7 +1,6 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "grammar/utf8.h"
 
@@ -69,8 +68,6 @@ bool Automaton::complete(ExprId state) const {
   const std::scoped_lock lock(mutex_);
   return expressions_.nullable(state);
 }
-
-std::size_t Automaton::bytes() const { return expressions_.memory().budget().bytes; }
 
 ExprId Automaton::advance(ExprId state, int token, std::chrono::nanoseconds& allowance) {
   const std::scoped_lock lock(mutex_);

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -45,7 +44,7 @@ class Automaton {
   ExprId advance(ExprId state, int token, std::chrono::nanoseconds& allowance);  // kNothing: not allowed
   std::shared_ptr<const Mask> mask(ExprId state, std::chrono::nanoseconds& allowance);
   bool complete(ExprId state) const;
-  std::size_t bytes() const;  // of this and all its copies
+  std::size_t bytes() const { return expressions_.memory().budget().bytes; }  // of this and all its copies
   const Limits& limits() const { return limits_; }
 
  private:

@@ -3,7 +3,6 @@
 #include <array>
 #include <bit>
 #include <bitset>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

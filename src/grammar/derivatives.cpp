@@ -3,7 +3,6 @@
 #include <array>
 #include <deque>
 #include <unordered_set>
-#include <utility>
 
 #include "grammar/expressions.h"
 #include "grammar/grammar.h"

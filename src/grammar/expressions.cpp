@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "grammar/grammar.h"
 #include "grammar/keyed_hash.h"
@@ -372,12 +371,6 @@ std::uint32_t Expressions::new_rule() {
   rules_.push_back(kNothing);
   return static_cast<std::uint32_t>(rules_.size() - 1);
 }
-
-ExprId Expressions::rule(std::uint32_t index) {
-  return intern({.kind = ExprKind::kRule, .regular = false, .a = index});
-}
-
-void Expressions::define(std::uint32_t index, ExprId body) { rules_[index] = body; }
 
 void Expressions::finish() {
   for (Expr& expr : exprs_)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -130,8 +129,8 @@ class Expressions {
   ExprId some_members(MemberList list, bool& may_be_empty);
 
   std::uint32_t new_rule();
-  ExprId rule(std::uint32_t index);
-  void define(std::uint32_t index, ExprId body);
+  ExprId rule(std::uint32_t index) { return intern({.kind = ExprKind::kRule, .regular = false, .a = index}); }
+  void define(std::uint32_t index, ExprId body) { rules_[index] = body; }
   // Of a rule, or of the members of an object: what it stands for.
   ExprId body(ExprId id);
   // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.

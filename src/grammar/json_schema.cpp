@@ -175,8 +175,6 @@ SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string&
   }
 }
 
-ExprId SchemaCompiler::compile() { return compile({root_}); }
-
 ExprId SchemaCompiler::compile(Schemas schemas) {
   Schemas key = schemas;
   std::ranges::sort(key);

@@ -2,7 +2,6 @@
 
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,7 +29,7 @@ class SchemaCompiler {
                  std::string at = "#");
 
   // GrammarError with the JSON pointer of what is wrong, or cannot be enforced.
-  ExprId compile();
+  ExprId compile() { return compile({root_}); }
 
  private:
   using Schema = const OrderedJson*;

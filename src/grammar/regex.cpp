@@ -1,11 +1,6 @@
 #include "grammar/regex.h"
 
-#include <algorithm>
 #include <array>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "grammar/grammar.h"
 

@@ -4,12 +4,8 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <optional>
 #include <set>
-#include <string>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "base/json.h"
 #include "grammar/grammar.h"

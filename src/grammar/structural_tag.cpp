@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/json.h"
 #include "grammar/json_schema.h"

@@ -1,7 +1,6 @@
 #include "grammar/token_trie.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "base/error.h"
 #include "grammar/utf8.h"
@@ -54,15 +53,15 @@ TokenTrie::TokenTrie(std::span<const TokenText> tokens)
     sorted.push_back({!plain, token.bytes, static_cast<int>(id)});
   }
   std::ranges::sort(sorted);
-  const auto middle = static_cast<std::size_t>(
-      std::ranges::find_if(sorted, [](const SortedToken& token) { return token.rest; }) - sorted.begin());
+  const auto middle =
+      static_cast<std::size_t>(std::ranges::find(sorted, true, &SortedToken::rest) - sorted.begin());
   std::vector<NodeTokens> nodes = {{0, middle, 0}, {middle, sorted.size(), 0}};
   bytes_ = {0, 0};
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     auto [first, end, depth] = nodes[node];
     tokens_.push_back(-1);
     for (; first < end && sorted[first].bytes.size() == depth; ++first) {
-      next_equal_[static_cast<std::size_t>(sorted[first].id)] = tokens_.back();
+      next_equal_[sorted[first].id] = tokens_.back();
       tokens_.back() = sorted[first].id;
     }
     first_child_.push_back(static_cast<std::uint32_t>(nodes.size()));
@@ -111,7 +110,5 @@ Vocabulary::Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids)
 }
 
 Vocabulary::~Vocabulary() = default;
-
-bool Vocabulary::is_end(int id) const { return std::ranges::find(end_ids_, id) != end_ids_.end(); }
 
 }  // namespace quire::grammar

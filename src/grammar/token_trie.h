@@ -28,9 +28,9 @@ class TokenTrie {
   std::uint32_t end_child(std::uint32_t node) const { return first_child_[node + 1]; }
   std::uint32_t longest(std::uint32_t root) const { return longest_[root]; }  // bytes of a token
   std::uint8_t byte(std::uint32_t node) const { return bytes_[node]; }
-  int token(std::uint32_t node) const { return tokens_[node]; }  // the first that ends here; -1: none
-  int next_equal(int token) const { return next_equal_[static_cast<std::size_t>(token)]; }  // -1: no more
-  std::span<const std::uint32_t> plain_tokens() const { return plain_tokens_; }             // as bits
+  int token(std::uint32_t node) const { return tokens_[node]; }   // the first that ends here; -1: none
+  int next_equal(int token) const { return next_equal_[token]; }  // -1: no more
+  std::span<const std::uint32_t> plain_tokens() const { return plain_tokens_; }  // as bits
 
  private:
   std::vector<std::uint32_t> first_child_;

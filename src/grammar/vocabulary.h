@@ -1,7 +1,7 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,9 +29,9 @@ class Vocabulary {
 
   int size() const { return static_cast<int>(tokens_.size()); }
   std::size_t mask_words() const { return (tokens_.size() + 31) / 32; }
-  const TokenText& token(int id) const { return tokens_[static_cast<std::size_t>(id)]; }
+  const TokenText& token(int id) const { return tokens_[id]; }
   std::span<const int> end_ids() const { return end_ids_; }
-  bool is_end(int id) const;
+  bool is_end(int id) const { return std::ranges::find(end_ids_, id) != end_ids_.end(); }
 
   const TokenTrie& trie() const { return *trie_; }
   LexemeCache& lexemes() const { return *lexemes_; }

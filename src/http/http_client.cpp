@@ -37,7 +37,7 @@ std::map<std::string, std::string> headers_of(CURL* easy) {
   curl_header* next = nullptr;
   while ((next = curl_easy_nextheader(easy, CURLH_HEADER, -1, next)) != nullptr) {
     std::string name = next->name;
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     headers[name] = next->value;
   }
   return headers;

@@ -2,8 +2,6 @@
 
 #include <curl/curl.h>
 
-#include <memory>
-
 #include "base/error.h"
 #include "base/json.h"
 
@@ -45,9 +43,8 @@ std::string join_url(const std::string& base, const std::string& location) {
 bool same_origin(const std::string& a, const std::string& b) {
   const Url first = parse(a);
   const Url second = parse(b);
-  for (const CURLUPart which : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
+  for (const CURLUPart which : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT})
     if (part(first, which) != part(second, which)) return false;
-  }
   return true;
 }
 

@@ -5,7 +5,6 @@
 #include <exception>
 #include <future>
 #include <set>
-#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -63,19 +62,17 @@ class Download {
 };
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 void check_names(const std::string& id, const HubRevision& revision) {
   if (!is_commit(revision.commit)) fail("{}: the hub names a commit {}", id, in_quotes(revision.commit));
-  for (const std::string& file : revision.files) {
+  for (const std::string& file : revision.files)
     if (!is_safe_path(file)) fail("{}: the hub lists a file {}, which is no safe name", id, in_quotes(file));
-  }
 }
 
 [[noreturn]] void fail_without_weights(const std::string& id, const std::vector<std::string>& files) {
-  const auto gguf =
-      std::find_if(files.begin(), files.end(), [](const auto& file) { return file.ends_with(".gguf"); });
+  const auto gguf = std::ranges::find_if(files, [](const auto& file) { return file.ends_with(".gguf"); });
   if (gguf != files.end())
     fail(
         "{}: has no model.safetensors; name one of its GGUF files or quantisations behind a colon, as in "
@@ -165,8 +162,8 @@ void Download::complete(const HubRevision& revision) {
   const bool has_weights = contains(revision.files, kWeightFile);
   const bool has_index = !has_weights && contains(revision.files, kIndexFile);
   const bool all = model_.parts == ModelParts::kAll;
-  const bool has_gguf = std::any_of(revision.files.begin(), revision.files.end(),
-                                    [](const auto& file) { return file.ends_with(".gguf"); });
+  const bool has_gguf =
+      std::ranges::any_of(revision.files, [](const auto& file) { return file.ends_with(".gguf"); });
   if (!contains(names, kConfigFile) && !has_gguf) fail("{}: has no config.json: it is no model", model_.id);
   if (!contains(names, kConfigFile)) fail_without_weights(model_.id, revision.files);
   if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
@@ -203,9 +200,8 @@ std::vector<std::string> Download::weight_files(const HubRevision& revision,
 // Returns those that the snapshot had not: their blobs are there now.
 std::vector<Item> Download::fetch(const std::string& commit, const std::vector<std::string>& names) {
   std::vector<Item> items;
-  for (const std::string& name : names) {
+  for (const std::string& name : names)
     if (!cache_.has(commit, name)) items.push_back({name, {}});
-  }
   in_parallel(items.size(), [&](HubClient& client, std::size_t i) {
     items[i].file = client.look_up(commit, items[i].name);
   });
@@ -269,9 +265,8 @@ void Download::in_parallel(std::size_t count, const Task& task) {
   std::vector<std::future<void>> workers;
   for (std::size_t i = 0; i < std::min(count, kWorkers); ++i)
     workers.push_back(std::async(std::launch::async, work));
-  for (const std::future<void>& worker : workers) {
+  for (const std::future<void>& worker : workers)
     while (worker.wait_for(kTick) != std::future_status::ready) tick();
-  }
   tick();
   if (first) std::rethrow_exception(first);
   if (stop_) throw Stopped();

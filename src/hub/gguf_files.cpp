@@ -33,7 +33,7 @@ HubName parse_hub_name(std::string_view text) {
 
 std::vector<std::string> choose_gguf(const std::vector<std::string>& files, const std::string& wanted) {
   std::map<std::string_view, std::vector<std::string>> found;  // by stem
-  const bool is_file = std::find(files.begin(), files.end(), wanted) != files.end();
+  const bool is_file = std::ranges::find(files, wanted) != files.end();
   for (const std::string& file : files) {
     if (!file.ends_with(kEnding)) continue;
     const std::string_view stem = parse_gguf_name(file).stem;
@@ -49,7 +49,7 @@ std::vector<std::string> choose_gguf(const std::vector<std::string>& files, cons
     fail("{} may be {}; name one of them", in_quotes(wanted), join_text(names, " or "));
   }
   std::vector<std::string> parts = found.begin()->second;
-  std::sort(parts.begin(), parts.end());
+  std::ranges::sort(parts);
   return parts;
 }
 

@@ -75,7 +75,7 @@ bool is_hub_id(std::string_view text) {
 
 bool is_safe_path(std::string_view path) {
   const auto control = [](unsigned char c) { return c < ' ' || c == 0x7f || c == '\\'; };
-  if (path.empty() || std::any_of(path.begin(), path.end(), control)) return false;
+  if (path.empty() || std::ranges::any_of(path, control)) return false;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view segment = path.substr(begin, end - begin);
@@ -87,7 +87,7 @@ bool is_safe_path(std::string_view path) {
 
 bool is_hash(std::string_view text, std::size_t digits) {
   const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return text.size() == digits && std::all_of(text.begin(), text.end(), is_digit);
+  return text.size() == digits && std::ranges::all_of(text, is_digit);
 }
 
 HubCache::HubCache(const fs::path& cache, std::string_view id) {
@@ -121,16 +121,15 @@ std::optional<std::string> HubCache::missing_file(const std::string& commit, Mod
     for (const std::string& shard : shards_of(snapshot(commit) / kIndexFile)) files.push_back(shard);
   }
   const auto missing =
-      std::find_if(files.begin(), files.end(), [&](const std::string& file) { return !has(commit, file); });
+      std::ranges::find_if(files, [&](const std::string& file) { return !has(commit, file); });
   return missing == files.end() ? std::nullopt : std::optional(*missing);
 }
 
 std::vector<std::string> HubCache::find_gguf(const std::string& commit, const std::string& wanted) const {
   std::vector<std::string> names;
   std::error_code ec;
-  for (const auto& item : fs::recursive_directory_iterator(snapshot(commit), ec)) {
+  for (const auto& item : fs::recursive_directory_iterator(snapshot(commit), ec))
     if (item.is_regular_file(ec)) names.push_back(item.path().lexically_relative(snapshot(commit)).string());
-  }
   std::vector<std::string> found = choose_gguf(names, wanted);
   if (!found.empty() && found.size() != num_gguf_parts(found.front())) found.clear();
   return found;
@@ -164,7 +163,7 @@ std::vector<std::string> text_files(const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     const bool is_template = file.starts_with(kTemplates) && file.ends_with(".jinja") &&
                              file.find('/', kTemplates.size()) == std::string::npos;
-    if (is_template || std::find(kNames.begin(), kNames.end(), file) != kNames.end()) wanted.push_back(file);
+    if (is_template || std::ranges::find(kNames, file) != kNames.end()) wanted.push_back(file);
   }
   return wanted;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
-#include <optional>
 #include <sstream>
 #include <thread>
 

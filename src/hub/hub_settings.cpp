@@ -57,16 +57,16 @@ std::string find_token() {
     if (std::filesystem::exists(file, ec)) token = cleaned(read_text_file(file, kMaxTokenBytes));
   }
   const auto printable = [](unsigned char c) { return c > ' ' && c < 0x7f; };
-  if (!std::all_of(token.begin(), token.end(), printable))
+  if (!std::ranges::all_of(token, printable))
     fail("the token in HF_TOKEN or its file has characters that no token has");
   return token;
 }
 
 bool find_offline() {
   std::string value = variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"});
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::toupper(c); });
   constexpr std::array<std::string_view, 4> kTrue{"1", "ON", "YES", "TRUE"};
-  return std::find(kTrue.begin(), kTrue.end(), value) != kTrue.end();
+  return std::ranges::find(kTrue, value) != kTrue.end();
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <random>
-#include <span>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -81,7 +80,7 @@ AgentWorkload make_agent_workload(const AgentSizes& sizes) {
     return std::uniform_int_distribution(range.first, range.second)(random);
   };
   const auto draw = [&](int count) {
-    std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+    std::vector<TokenId> tokens(count);
     for (TokenId& token : tokens) token = between({kFirstTokenId, sizes.vocab_size - 1});
     return tokens;
   };
@@ -115,7 +114,7 @@ std::vector<AgentTurn> run_agents(TurnRunner& runner, const AgentWorkload& workl
   std::unordered_set<std::uint64_t> computed;  // prefixes
   std::vector<AgentTurn> turns;
   const auto send = [&](int index, std::vector<TokenId> text) {
-    AgentTurn turn = workload.turns[static_cast<std::size_t>(index)];
+    AgentTurn turn = workload.turns[index];
     text.insert(text.end(), turn.prompt.begin(), turn.prompt.end());
     turn.reusable_tokens = take_prefixes(text, [&](std::uint64_t hash) { return computed.contains(hash); });
     turn.prompt_tokens = static_cast<int>(text.size());

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
-#include <limits>
 #include <mutex>
-#include <random>
 
 #include "base/error.h"
 
@@ -164,7 +162,7 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
     for (TimedOutput& own : outputs) own.times.push_back(BenchClock::now());
     requests[i].on_update = [&, outputs](const RequestUpdate& update) {
       const BenchClock::time_point now = BenchClock::now();
-      TimedOutput& own = outputs[static_cast<std::size_t>(update.output.index)];
+      TimedOutput& own = outputs[update.output.index];
       const bool has_token = update.output.token_ids.size() >= own.times.size();
       if (has_token) {
         own.times.push_back(now);
@@ -193,7 +191,7 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
 
 double percentile(std::vector<double> values, double fraction) {
   if (values.empty()) return kNotMeasured;
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const double place = fraction * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(place);
   const std::size_t above = std::min(below + 1, values.size() - 1);

@@ -1,7 +1,6 @@
 #include "inspect/plain_loops.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 
@@ -67,17 +66,16 @@ Round PlainLoops::run_in_batches(std::span<const TokenRequest> requests) {
     for (int n = 0; n < longest_output; ++n) {
       StepPlan plan;
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
-        const TokenRequest& member = members[static_cast<std::size_t>(i)];
+        const TokenRequest& member = members[i];
         // Who is done goes on in place, for nobody.
         if (n > 0) add_span(plan, i, i, length(member) + std::min(n, member.output_tokens) - 1, {});
         if (n > 0) continue;
         add_span(plan, i, i, 0, member.prompt);
         // A span is sampled behind its last token, so padding is a span behind it: in another seat, on the
         // same blocks, where the output's tokens will be written.
-        num_rows_[static_cast<std::size_t>(batch_ + i)] = 0;
+        num_rows_[batch_ + i] = 0;
         if (const int padding = longest_prompt - length(member); padding > 0)
-          add_span(plan, batch_ + i, i, length(member),
-                   std::vector<TokenId>(static_cast<std::size_t>(padding)));
+          add_span(plan, batch_ + i, i, length(member), std::vector<TokenId>(padding));
       }
       const std::vector<TokenId> sampled = run(std::move(plan));
       for (std::size_t i = 0; i < members.size(); ++i)
@@ -99,7 +97,7 @@ void PlainLoops::add_span(StepPlan& plan, int seat, int place, int first_positio
   span.num_tokens = tokens.empty() ? 1 : static_cast<int>(tokens.size());
   span.tokens = std::move(tokens);
   plan.num_tokens += span.num_tokens;
-  int& num_rows = num_rows_[static_cast<std::size_t>(seat)];
+  int& num_rows = num_rows_[seat];
   if (first_position == 0) {
     span.start.emplace();  // greedy
     num_rows = 0;

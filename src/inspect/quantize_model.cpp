@@ -115,8 +115,7 @@ Contents contents_of(const QuantizeOptions& options, const ModelConfig& config, 
     if (!chosen.contains(name)) {
       contents.tensors.push_back(copied(file, name));
       if (const std::string part = left_out_part(name, config, options.format); !part.empty()) {
-        if (std::find(plain_modules.begin(), plain_modules.end(), part) == plain_modules.end())
-          plain_modules.push_back(part);
+        if (std::ranges::find(plain_modules, part) == plain_modules.end()) plain_modules.push_back(part);
       } else if (entry.shape.size() > 1 && name.ends_with(kWeightEnding) && prefix != "lm_head") {
         plain_modules.push_back(prefix);
       }
@@ -141,7 +140,7 @@ void copy_others(const fs::path& from, const fs::path& to) {
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename().string();
     if (entry.is_regular_file() && name != "config.json" && !name.ends_with(".index.json") &&
-        std::find(kEndings.begin(), kEndings.end(), entry.path().extension().string()) != kEndings.end())
+        std::ranges::find(kEndings, entry.path().extension().string()) != kEndings.end())
       fs::copy_file(entry.path(), to / name);
   }
 }

@@ -1,6 +1,7 @@
 #include "inspect/shapes.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -175,12 +176,10 @@ const std::vector<Shape>& published_shapes() {
 
 const Shape& find_shape(const std::string& name) {
   const std::vector<Shape>& shapes = published_shapes();
-  const auto found =
-      std::find_if(shapes.begin(), shapes.end(), [&](const Shape& shape) { return shape.name == name; });
+  const auto found = std::ranges::find(shapes, name, &Shape::name);
   if (found != shapes.end()) return *found;
-  std::string known;
-  for (const Shape& shape : shapes) known += (known.empty() ? "" : ", ") + shape.name;
-  fail("shape {} is not known; known are: {}", in_quotes(name), known);
+  fail("shape {} is not known; known are: {}", in_quotes(name),
+       join_text(std::views::transform(shapes, &Shape::name), ", "));
 }
 
 ModelConfig shape_config(const Shape& shape) {

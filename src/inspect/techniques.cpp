@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
-#include <utility>
 
 #include "backends/registry.h"
 #include "base/error.h"
@@ -102,7 +101,7 @@ class TechniqueBench {
   }
 
   std::vector<TokenId> draw_tokens(int count) {
-    std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+    std::vector<TokenId> tokens(count);
     std::uniform_int_distribution<TokenId> any(0, capacity_.config.spec.vocab_size - 1);
     for (TokenId& token : tokens) token = any(random_);
     return tokens;

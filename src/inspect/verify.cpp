@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/config_object.h"
@@ -110,7 +108,7 @@ std::vector<double> position_errors(const Reference& reference, const std::vecto
     double& error = errors[i / vocab];
     error = std::max(error, std::isnan(difference) ? INFINITY : difference / largest);
   }
-  std::sort(errors.begin(), errors.end(), std::greater<>());
+  std::ranges::sort(errors, std::greater<>());
   return errors;
 }
 

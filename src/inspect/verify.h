@@ -1,9 +1,6 @@
 #pragma once
 
-#include <filesystem>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "quire/engine_config.h"
 

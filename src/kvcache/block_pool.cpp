@@ -7,7 +7,7 @@ namespace quire {
 BlockPool::BlockPool(int num_blocks) : ring_(num_blocks), num_free_(num_blocks) {
   QUIRE_CHECK(num_blocks >= 0, "{} blocks", num_blocks);
   const int size = num_blocks + 1;
-  entries_.resize(static_cast<std::size_t>(size));
+  entries_.resize(size);
   for (BlockId block = 0; block < size; ++block) {
     link(block).next = (block + 1) % size;
     link(block).previous = (block + size - 1) % size;
@@ -51,7 +51,7 @@ void BlockPool::unlink(Entry& entry) {
 
 const BlockPool::Entry& BlockPool::at(BlockId block) const {
   QUIRE_CHECK(block >= 0 && block < ring_, "no block {} among {}", block, ring_);
-  return entries_[static_cast<std::size_t>(block)];
+  return entries_[block];
 }
 
 void BlockPool::check() const {

@@ -44,7 +44,7 @@ class BlockPool {
 
   const Entry& at(BlockId block) const;
   Entry& at(BlockId block) { return const_cast<Entry&>(static_cast<const BlockPool*>(this)->at(block)); }
-  Entry& link(BlockId block) { return entries_[static_cast<std::size_t>(block)]; }
+  Entry& link(BlockId block) { return entries_[block]; }
   void unlink(Entry& entry);
 
   std::vector<Entry> entries_;

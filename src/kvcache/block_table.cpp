@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "base/error.h"
 
@@ -37,8 +36,8 @@ void BlockTable::append(std::span<const BlockId> row) {
     } else if (row.empty()) {
       blocks_.push_back(pool_->allocate());
     } else {
-      pool_->acquire(row[static_cast<std::size_t>(lane)]);
-      blocks_.push_back(row[static_cast<std::size_t>(lane)]);
+      pool_->acquire(row[lane]);
+      blocks_.push_back(row[lane]);
     }
   }
 }
@@ -61,8 +60,8 @@ int BlockTable::writable(int first, int wanted) const {
   for (; index * block_size < first + wanted; ++index) {
     if (index < size()) {
       const auto blocks = row(index);
-      num_free -= static_cast<int>(
-          std::count_if(blocks.begin(), blocks.end(), [this](BlockId block) { return shared(block); }));
+      num_free -=
+          static_cast<int>(std::ranges::count_if(blocks, [this](BlockId block) { return shared(block); }));
     } else {
       num_free -= layout_->num_lanes();
     }

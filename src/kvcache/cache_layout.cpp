@@ -7,7 +7,7 @@ namespace quire {
 int CacheLayout::farthest_lane() const {
   const auto reach = [](int window) { return window == 0 ? kMaxTokens : window; };
   const auto less = [&](int a, int b) { return reach(a) < reach(b); };
-  return static_cast<int>(std::max_element(windows.begin(), windows.end(), less) - windows.begin());
+  return static_cast<int>(std::ranges::max_element(windows, less) - windows.begin());
 }
 
 bool CacheLayout::leaves_rows(int from, int to) const {
@@ -17,7 +17,7 @@ bool CacheLayout::leaves_rows(int from, int to) const {
 }
 
 std::uint64_t CacheLayout::attention_pairs(int lane, int first, int count) const {
-  const auto window = static_cast<std::uint64_t>(windows[static_cast<std::size_t>(lane)]);
+  const auto window = static_cast<std::uint64_t>(windows[lane]);
   const auto up_to = [window](std::uint64_t tokens) {
     const std::uint64_t near = window == 0 ? tokens : std::min(tokens, window);
     return near * (near + 1) / 2 + (tokens - near) * near;
@@ -29,7 +29,7 @@ std::uint64_t CacheLayout::attention_pairs(int lane, int first, int count) const
 std::int64_t CacheLayout::blocks_held(int length, int span, int position, int num_rows) const {
   std::int64_t count = 0;
   for (int lane = 0; lane < num_lanes(); ++lane) {
-    const int window = windows[static_cast<std::size_t>(lane)];
+    const int window = windows[lane];
     const int outside = num_outside(lane, position);
     const int all = rows_for(length) - outside;
     const int at_once = window == 0 ? all : std::min(all, blocks_across(window - 1 + span, block_size));

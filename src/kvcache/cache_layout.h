@@ -27,7 +27,7 @@ struct CacheLayout {
   int rows_for(int num_tokens) const { return (num_tokens + block_size - 1) / block_size; }
   // How many of the first rows no position from `position` on attends to in this lane.
   int num_outside(int lane, int position) const {
-    const int window = windows[static_cast<std::size_t>(lane)];
+    const int window = windows[lane];
     return window == 0 || position < window ? 0 : (position + 1 - window) / block_size;
   }
   // How many of the first rows they attend to in no lane.

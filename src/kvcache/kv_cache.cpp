@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 
@@ -78,7 +77,7 @@ int KvCache::num_spared(const ComputedPrefix& computed) const {
   int count = 0;
   for (int lane = 0; lane < layout_.num_lanes(); ++lane)
     for (int row = layout_.num_outside(lane, computed.num_tokens); row < num_rows(computed); ++row)
-      count += pool_.ref_count(layout_.row(computed.blocks, row)[static_cast<std::size_t>(lane)]) > 0 ? 1 : 0;
+      count += pool_.ref_count(layout_.row(computed.blocks, row)[lane]) > 0 ? 1 : 0;
   const bool copies_last = computed.num_restored == 0 && computed.num_tokens % layout_.block_size != 0;
   return count - (copies_last ? layout_.num_lanes() : 0);
 }
@@ -307,7 +306,7 @@ void KvCache::count_states(const SequenceBlocks& blocks, std::vector<int>& num_h
                            std::vector<int>& num_savers) const {
   const SequenceStates& states = blocks.states;
   const auto count = [](BlockId slot, std::vector<int>& counts) {
-    if (slot != kNoBlock) ++counts.at(static_cast<std::size_t>(slot));
+    if (slot != kNoBlock) ++counts.at(slot);
   };
   count(states.own.slot(), num_holders);
   count(states.source.slot(), num_holders);
@@ -324,13 +323,13 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
   pool_.check();          // 1
   prefix_cache_.check();  // 4
   host_pool_.check();
-  std::vector<int> num_holders(static_cast<std::size_t>(pool_.num_blocks()));
-  std::vector<int> num_savers(static_cast<std::size_t>(host_pool_.num_blocks()));
-  std::vector<int> num_slot_holders(static_cast<std::size_t>(states_.pool().num_blocks()));
-  std::vector<int> num_slot_savers(static_cast<std::size_t>(host_slots_.num_blocks()));
+  std::vector<int> num_holders(pool_.num_blocks());
+  std::vector<int> num_savers(host_pool_.num_blocks());
+  std::vector<int> num_slot_holders(states_.pool().num_blocks());
+  std::vector<int> num_slot_savers(host_slots_.num_blocks());
   const auto count = [](std::span<const BlockId> held, std::vector<int>& counts) {
     for (const BlockId block : held)
-      if (block != kNoBlock) ++counts.at(static_cast<std::size_t>(block));
+      if (block != kNoBlock) ++counts.at(block);
   };
   for (const SequenceBlocks* blocks : all) {
     const BlockTable& table = blocks->table;
@@ -342,22 +341,22 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
     count(blocks->saved.blocks, num_savers);
     count_states(*blocks, num_slot_holders, num_slot_savers);
   }
-  for (const SlotRef& read : state_reads_) ++num_slot_holders.at(static_cast<std::size_t>(read.slot()));
+  for (const SlotRef& read : state_reads_) ++num_slot_holders.at(read.slot());
   states_.check();
   const auto agrees = [](const BlockPool& slots, const std::vector<int>& counts, const char* what) {
     for (BlockId slot = 0; slot < slots.num_blocks(); ++slot)
-      QUIRE_CHECK(slots.ref_count(slot) == counts[static_cast<std::size_t>(slot)], "{} {} has {} references",
-                  what, slot, slots.ref_count(slot));
+      QUIRE_CHECK(slots.ref_count(slot) == counts[slot], "{} {} has {} references", what, slot,
+                  slots.ref_count(slot));
   };
   agrees(states_.pool(), num_slot_holders, "18: slot");
   agrees(host_slots_, num_slot_savers, "16: slot of host memory");
   for (const std::vector<BlockId>& replaced : replaced_) count(replaced, num_holders);
   for (BlockId block = 0; block < pool_.num_blocks(); ++block)
-    QUIRE_CHECK(pool_.ref_count(block) == num_holders[static_cast<std::size_t>(block)],
-                "2: block {} has {} references", block, pool_.ref_count(block));
+    QUIRE_CHECK(pool_.ref_count(block) == num_holders[block], "2: block {} has {} references", block,
+                pool_.ref_count(block));
   for (BlockId block = 0; block < host_pool_.num_blocks(); ++block) {
     const int num_references = host_pool_.ref_count(block);
-    QUIRE_CHECK(num_references <= 1 && num_references == num_savers[static_cast<std::size_t>(block)],
+    QUIRE_CHECK(num_references <= 1 && num_references == num_savers[block],
                 "16: block {} of host memory has {} references", block, num_references);
   }
   std::set<BlockId> targets;

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <iterator>
 
@@ -32,8 +31,6 @@ std::uint64_t PrefixCache::salt_of(std::string_view text) const {
   return text.empty() ? 0 : XXH3_64bits_withSeed(text.data(), text.size(), seed_) | 1;
 }
 
-std::optional<PrefixCache::Link> PrefixCache::find(const Key& key) const { return find(key, hash(key)); }
-
 std::vector<PrefixCache::Link> PrefixCache::find_chain(std::span<const TokenId> tokens,
                                                        std::uint64_t salt) const {
   std::vector<Link> chain;
@@ -55,7 +52,7 @@ PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint
   Match found;
   int size = 0;
   for (int end = 1; end <= std::ssize(chain); ++end) {
-    const Link& link = chain[static_cast<std::size_t>(end - 1)];
+    const Link& link = chain[end - 1];
     const Entry& last = entry(link.block);
     bool fits = true;
     for (int lane = 0; lane < num_lanes; ++lane) {
@@ -67,8 +64,7 @@ PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint
     if (fits && (!ends_at || ends_at(link))) found.num_ending = end;
   }
   for (int index = 0; index < size; ++index)
-    for (const Link& link : entry(chain[static_cast<std::size_t>(index)].block).row)
-      found.rows.push_back(link.block);
+    for (const Link& link : entry(chain[index].block).row) found.rows.push_back(link.block);
   if (size < std::ssize(chain))
     found.end = {CacheEnd::Reason::kEvicted};
   else if (tokens.size() < (chain.size() + 1) * block_size_)
@@ -126,10 +122,10 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
   BlockId& first = buckets_[bucket(key_hash)];
   Entry& added = entry(block);
   added = {{}, key_hash, key.salt, key.parent, first};
-  std::transform(row.begin(), row.end(), std::back_inserter(added.row), link_of);
+  std::ranges::transform(row, std::back_inserter(added.row), link_of);
   first = block;
   last_child(key) = block;
-  std::copy(key.tokens.begin(), key.tokens.end(), tokens_.begin() + block * std::ptrdiff_t(block_size_));
+  std::ranges::copy(key.tokens, tokens_.begin() + block * std::ptrdiff_t(block_size_));
   return link(block);
 }
 
@@ -152,10 +148,6 @@ void PrefixCache::erase(BlockId block) {
 
 void PrefixCache::erase_chain(std::span<const TokenId> tokens, std::uint64_t salt) {
   for (const Link& link : find_chain(tokens, salt)) erase(link.block);
-}
-
-void PrefixCache::clear() {
-  for (BlockId block = 0; block < pool_.num_blocks(); ++block) erase(block);
 }
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key, std::uint64_t key_hash) const {

@@ -42,7 +42,7 @@ class PrefixCache {
 
   // The salt that stands for a text: 0 for none.
   std::uint64_t salt_of(std::string_view text) const;
-  std::optional<Link> find(const Key& key) const;
+  std::optional<Link> find(const Key& key) const { return find(key, hash(key)); }
   // The rows of the longest prefix of `tokens` behind which every lane has the blocks of its window: [n,
   // num_lanes], whatever stands outside of the windows.
   // num_ending: the longest part of them that ends with a row of which ends_at is true; without one, all.
@@ -64,7 +64,9 @@ class PrefixCache {
   void erase(BlockId block);
   // Every row that `tokens` begins with.
   void erase_chain(std::span<const TokenId> tokens, std::uint64_t salt);
-  void clear();
+  void clear() {
+    for (BlockId block = 0; block < pool_.num_blocks(); ++block) erase(block);
+  }
 
   // Throws InternalError unless every living entry is found by its own key.
   void check() const;
@@ -103,8 +105,8 @@ class PrefixCache {
     return link.block != kNoBlock && link.generation == pool_.generation(link.block);
   }
   Link link(BlockId block) const { return {block, pool_.generation(block)}; }
-  const Entry& entry(BlockId block) const { return entries_[static_cast<std::size_t>(block)]; }
-  Entry& entry(BlockId block) { return entries_[static_cast<std::size_t>(block)]; }
+  const Entry& entry(BlockId block) const { return entries_[block]; }
+  Entry& entry(BlockId block) { return entries_[block]; }
   std::span<const TokenId> tokens(BlockId block) const;
 
   const BlockPool& pool_;

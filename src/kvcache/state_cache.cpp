@@ -50,8 +50,6 @@ void StateCache::touch(BlockId slot) {
   checkpoint.last_use = ++num_uses_;
 }
 
-void StateCache::clear() { std::ranges::fill(checkpoints_, Checkpoint{}); }
-
 void StateCache::check() const {
   pool_.check();
   for (BlockId slot = 0; slot < pool_.num_blocks(); ++slot) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -64,7 +65,7 @@ class StateCache {
   void demote(BlockId slot) { checkpoints_[index(slot)].worth = 0; }
   // It has none any more.
   void forget(BlockId slot) { checkpoints_[index(slot)] = {}; }
-  void clear();
+  void clear() { std::ranges::fill(checkpoints_, Checkpoint{}); }
   // Whether a hit could find the slot.
   bool is_checkpoint(BlockId slot) const { return is_alive(checkpoints_[index(slot)]); }
 

@@ -51,7 +51,7 @@ std::vector<float> cache_scales(const LoadContext& context, const std::string& p
       if (!(scale > 0) || !std::isfinite(scale))
         fail("tensor {}: a scale of the KV cache is {}; it must be above 0 and finite", prefix + suffix,
              scale);
-    scales.resize(static_cast<std::size_t>(num_kv_heads), scales.front());
+    scales.resize(num_kv_heads, scales.front());
     const int count = local_kv_heads(num_kv_heads, context.comm);
     const auto first =
         scales.begin() + shard_begin(num_kv_heads, count, context.comm.rank(), context.comm.size());
@@ -105,7 +105,7 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
     if (!options.shared_state) input_.k_norm = load(".k_norm.weight");
   }
   if (options.value_norm && !options.shared_state)
-    input_.v_norm = workspace.upload(std::vector<float>(static_cast<std::size_t>(options.head_dim), 1));
+    input_.v_norm = workspace.upload(std::vector<float>(options.head_dim, 1));
   if (options.sinks) {
     const WeightTensorPtr all = context.weights.take(prefix + ".sinks", {options.num_heads});
     scores_.sinks = workspace.load(

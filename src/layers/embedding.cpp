@@ -26,7 +26,7 @@ std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context
 void check_same_values(const WeightTensor& head, const WeightTensor& embedding) {
   constexpr std::int64_t kRows = 256;
   const std::int64_t cols = head.cols();
-  std::vector<float> a(static_cast<std::size_t>(kRows * cols));
+  std::vector<float> a(kRows * cols);
   std::vector<float> b(a.size());
   for (std::int64_t row = 0; row < head.rows(); row += kRows) {
     const std::int64_t count = std::min(kRows, head.rows() - row);

@@ -41,7 +41,7 @@ Tensor load_conv(const LoadContext& context, const std::string& name, const Delt
     const ColumnShard shard = even_shard(name, size, context.comm);
     parts.push_back(slice_rows(all, begin + shard.begin, shard.count));
   }
-  std::vector<float> weights(static_cast<std::size_t>(options.conv_width * channels));
+  std::vector<float> weights(options.conv_width * channels);
   transpose(stack_rows(std::move(parts)))
       ->read_rows(0, Tensor(weights.data(), DType::kF32, {options.conv_width, channels}));
   const Tensor near = context.workspace.upload(weights);
@@ -86,8 +86,8 @@ Tensor GatedDeltaNet::forward(const Tensor& x, const Step& step) const {
   const Tensor projected = projected_.rows(0, tokens), normed = normed_.rows(0, tokens);
   const Tensor out = out_.rows(0, tokens);
   DeltaNet net = net_;
-  net.conv_state = step.fixed_states[static_cast<std::size_t>(conv_state_)];
-  net.state = step.fixed_states[static_cast<std::size_t>(state_)];
+  net.conv_state = step.fixed_states[conv_state_];
+  net.state = step.fixed_states[state_];
   net.mixed = net_.mixed.rows(0, tokens);
   net.heads = net_.heads.rows(0, tokens);
   in_proj_.forward(projected, x);

@@ -15,7 +15,7 @@ Norm::Norm(const LoadContext& context, const std::string& prefix, std::int64_t h
   params_.weight = workspace.load(*take(".weight"), options.output_scale, options.weight_offset);
   if (options.kind == NormKind::kLayer) {
     params_.bias = options.bias ? workspace.load(*take(".bias"), options.output_scale)
-                                : workspace.upload(std::vector<float>(static_cast<std::size_t>(hidden_size)));
+                                : workspace.upload(std::vector<float>(hidden_size));
   }
   params_.eps = options.eps;
 }

@@ -1,7 +1,6 @@
 #include "layers/short_conv.h"
 
 #include "ops/ops.h"
-#include "ops/sharding.h"
 
 namespace quire {
 namespace {
@@ -24,7 +23,7 @@ ConvParams load_short_conv(const LoadContext& context, const std::string& prefix
                            const ShortConvOptions& options) {
   const ColumnShard channels = even_shard(prefix, options.hidden_size, context.comm);
   const WeightTensorPtr all = context.weights.take(prefix + ".weight", {options.hidden_size, options.width});
-  std::vector<float> weights(static_cast<std::size_t>(options.width * channels.count));
+  std::vector<float> weights(options.width * channels.count);
   transpose(slice_rows(all, channels.begin, channels.count))
       ->read_rows(0, Tensor(weights.data(), DType::kF32, {options.width, channels.count}));
   const Tensor near = context.workspace.upload(weights);
@@ -54,8 +53,8 @@ Tensor ShortConv::forward(const Tensor& x, const Step& step) const {
   const Tensor bxc = bxc_.rows(0, tokens), gated = gated_.rows(0, tokens), out = out_.rows(0, tokens);
   in_proj_.forward(bxc, x);
   ops::activate_gate(backend_, gated, bxc.columns(0, 2 * channels), Activation::kIdentity);
-  ops::causal_conv(backend_, bxc.columns(channels, channels), gated, conv_,
-                   step.fixed_states[static_cast<std::size_t>(state_)], step.state_batch);
+  ops::causal_conv(backend_, bxc.columns(channels, channels), gated, conv_, step.fixed_states[state_],
+                   step.state_batch);
   ops::activate_gate(backend_, gated, bxc.columns(channels, 2 * channels), Activation::kIdentity);
   out_proj_.forward(out, gated);
   return out;

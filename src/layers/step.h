@@ -43,8 +43,7 @@ struct CachePolicy {
   std::vector<int> skipped = {};  // nor these, by StateId
 
   CacheCode code_of(StateId layer, int window) const {
-    const bool skips =
-        (skips_windows && window != 0) || std::find(skipped.begin(), skipped.end(), layer) != skipped.end();
+    const bool skips = (skips_windows && window != 0) || std::ranges::find(skipped, layer) != skipped.end();
     return skips ? CacheCode::kNone : code;
   }
 };
@@ -57,7 +56,7 @@ class StateDeclarations {
   // The policy says what of its codes.
   StateId declare(StateSpec spec) {
     spec.code = policy_.code_of(static_cast<StateId>(group_of_.size()), spec.window);
-    const auto found = std::find(groups_.begin(), groups_.end(), spec);
+    const auto found = std::ranges::find(groups_, spec);
     group_of_.push_back(static_cast<int>(found - groups_.begin()));
     if (found == groups_.end()) groups_.push_back(spec);
     return static_cast<StateId>(group_of_.size()) - 1;
@@ -69,9 +68,7 @@ class StateDeclarations {
   }
   std::span<const std::vector<std::int64_t>> fixed() const { return fixed_; }  // by FixedStateId
   std::span<const StateSpec> groups() const { return groups_; }
-  const StateSpec& spec_of(StateId layer) const {
-    return groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(layer)])];
-  }
+  const StateSpec& spec_of(StateId layer) const { return groups_[group_of_[layer]]; }
   std::span<const int> group_of() const { return group_of_; }  // by StateId
 
  private:
@@ -99,7 +96,7 @@ struct Step {
 
   LayerState state(StateId id) const {
     const auto i = static_cast<std::size_t>(id);
-    return {caches[i], batches[static_cast<std::size_t>(lane_of[i])]};
+    return {caches[i], batches[lane_of[i]]};
   }
 };
 

@@ -40,7 +40,7 @@ Tensor Workspace::upload(DType dtype, const void* values, std::int64_t n) {
 }
 
 Tensor Workspace::load(const WeightTensor& vector, float scale, float offset) {
-  std::vector<float> values(static_cast<std::size_t>(vector.cols()));
+  std::vector<float> values(vector.cols());
   vector.read_rows(0, Tensor(values.data(), DType::kF32, {1, vector.cols()}));
   for (float& value : values) value = (value + offset) * scale;
   return upload(values);

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
-#include <memory>
 #include <numeric>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -155,7 +152,7 @@ std::size_t peak_concurrency(const LoadResult& result) {
     changes.emplace_back(timeline.sent, 1);
     changes.emplace_back(under_way ? result.seconds : timeline.end, -1);
   }
-  std::sort(changes.begin(), changes.end());
+  std::ranges::sort(changes);
   int now = 0;
   int peak = 0;
   for (const auto& change : changes) peak = std::max(peak, now += change.second);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <random>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "models/rotary.h"
 
@@ -16,7 +15,7 @@ constexpr char kHead[] = "lm_head";
 std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const std::string& prefix,
                                     const DecoderConfig& config) {
   const auto& dense = config.dense_layers;
-  if (config.experts && std::find(dense.begin(), dense.end(), layer) == dense.end()) {
+  if (config.experts && std::ranges::find(dense, layer) == dense.end()) {
     ExpertOptions options = *config.experts;
     options.hidden_size = config.hidden_size;
     return Experts(context, prefix, options);
@@ -101,7 +100,7 @@ LmHead make_head(const LoadContext& context, const DecoderConfig& config,
 
 std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config) {
   std::vector<LayerAttention> layers = config.layers;
-  layers.resize(static_cast<std::size_t>(config.num_layers), config.attention);
+  layers.resize(config.num_layers, config.attention);
   for (auto layer = layers.begin(); layer != layers.end(); ++layer) {
     layer->hidden_size = config.hidden_size;
     layer->norm = config.norm;
@@ -141,7 +140,7 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
   const std::vector<LayerAttention> attention = attention_of_layers(context, config);
   layers_.reserve(attention.size());
   for (int i = 0; i < config.num_layers; ++i) {
-    layers_.emplace_back(context, i, config, attention[static_cast<std::size_t>(i)]);
+    layers_.emplace_back(context, i, config, attention[i]);
     if (context.on_layer) context.on_layer(layers_.size(), attention.size());
   }
 }
@@ -201,9 +200,8 @@ Activation read_activation(const ModelConfig& config, const char* fallback) {
                                                                 {"relu2", Activation::kRelu2}};
   const char* key = config.contains("hidden_activation") ? "hidden_activation" : "hidden_act";
   const std::string name = config.get_string(key, fallback);
-  for (const auto& [known, activation] : kNames) {
+  for (const auto& [known, activation] : kNames)
     if (name == known) return activation;
-  }
   config.fail_at(key, format_text("is {}; only \"silu\", \"gelu_pytorch_tanh\" and \"relu2\" are supported",
                                   in_quotes(name)));
 }
@@ -284,9 +282,8 @@ std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
 std::vector<int> read_dense_layers(const ModelConfig& config, int num_layers) {
   std::vector<int> dense = config.get_ints("mlp_only_layers", {.min = 0});
   const int step = config.get_int("decoder_sparse_step", 1);
-  for (int i = 0; i < num_layers; ++i) {
+  for (int i = 0; i < num_layers; ++i)
     if ((i + 1) % step != 0) dense.push_back(i);
-  }
   return dense;
 }
 

@@ -62,7 +62,7 @@ std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig
     parts.push_back({"q_gate", "q_proj", q, q, 2 * q, heads});
   }
   if (config.delta_net) {
-    const auto first = std::find(config.delta_layers.begin(), config.delta_layers.end(), true);
+    const auto first = std::ranges::find(config.delta_layers, true);
     const std::string name =
         format_text("model.layers.{}.linear_attn.in_proj_qkv.weight", first - config.delta_layers.begin());
     add_delta_net(*config.delta_net, layout.delta_net_by_head, file.contains(name), parts);
@@ -164,9 +164,8 @@ class FileWeights final : public RenamedWeights {
   }
   const FusedPart* find(std::string_view prefix) const {
     const std::string_view last = prefix.substr(prefix.rfind('.') + 1);
-    for (const FusedPart& part : parts_) {
+    for (const FusedPart& part : parts_)
       if (part.part == last) return &part;
-    }
     return nullptr;
   }
 

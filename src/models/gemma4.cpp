@@ -50,7 +50,7 @@ LayerAttention full_attention(const ModelConfig& config, const DecoderConfig& de
 void share_states(const ModelConfig& config, int first, std::vector<LayerAttention>& layers) {
   for (auto layer = layers.begin() + first; layer != layers.end(); ++layer) {
     int source = first - 1;
-    while (source >= 0 && layers[static_cast<std::size_t>(source)].window != layer->window) --source;
+    while (source >= 0 && layers[source].window != layer->window) --source;
     if (source < 0)
       config.fail_at("num_kv_shared_layers", "leaves no layer of a kind that keeps keys and values");
     layer->shared_state = source;  // the layers before declare one each
@@ -87,7 +87,7 @@ DecoderConfig read_gemma4(const ModelConfig& config) {
   decoder.layers.back() = full;
   share_states(config, GemmaExtras(config, decoder.num_layers).first_shared, decoder.layers);
   if (config.get_bool("enable_moe_block", false)) {
-    const int num_experts = config.require_int("num_experts", {.max = 1 << 12});
+    const int num_experts = config.require_int("num_experts", kExpertCount);
     decoder.mlp.wide_result = true;
     decoder.experts = {.hidden_size = decoder.hidden_size,
                        .intermediate_size = config.require_int("moe_intermediate_size", kWidth),
@@ -270,7 +270,7 @@ class Gemma4Model final : public Model {
     for (int i = 0; i < config.num_layers; ++i) {
       const std::string prefix = "model.layers." + std::to_string(i);
       if (i == extras.first_shared && extras.wide_shared) layer.mlp.intermediate_size *= 2;
-      layers_.emplace_back(context, prefix, layer, attention[static_cast<std::size_t>(i)], scale, width_);
+      layers_.emplace_back(context, prefix, layer, attention[i], scale, width_);
       scale = context.weights.take_vector(prefix + ".layer_scalar", 1).front();
       if (context.on_layer) context.on_layer(layers_.size(), attention.size());
     }

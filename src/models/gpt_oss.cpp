@@ -7,8 +7,6 @@
 namespace quire {
 namespace {
 
-constexpr IntRange kExperts{1, 1 << 12};
-
 void check_number(const ModelConfig& config, const char* key, float supported) {
   const float value = config.get_float(key, supported, kPositive);
   if (value != supported) config.fail_at(key, format_text("is {}; only {} is supported", value, supported));
@@ -33,7 +31,7 @@ DecoderConfig read_config(const ModelConfig& config) {
              with_window(decoder, 0));
   check_number(config, "swiglu_alpha", kSwigluAlpha);
   check_number(config, "swiglu_limit", kSwigluLimit);
-  const int num_experts = config.get_int("num_local_experts", 128, kExperts);
+  const int num_experts = config.get_int("num_local_experts", 128, kExpertCount);
   decoder.experts = {
       .intermediate_size = decoder.mlp.intermediate_size,
       .num_experts = num_experts,

@@ -24,8 +24,7 @@ DecoderConfig read_convolutional(const ModelConfig& config, DecoderDefaults defa
   decoder.conv_layers = read_local_layers(
       config, decoder.num_layers,
       [&](int layer) {
-        return config.contains("full_attn_idxs") &&
-               std::find(attention.begin(), attention.end(), layer) == attention.end();
+        return config.contains("full_attn_idxs") && std::ranges::find(attention, layer) == attention.end();
       },
       "conv");
   return decoder;

@@ -5,8 +5,6 @@
 namespace quire {
 namespace {
 
-constexpr IntRange kExperts{1, 1 << 12};
-
 DecoderConfig read_config(const ModelConfig& config) {
   DecoderConfig decoder = read_llama_like(config, {.intermediate_size = 14336,
                                                    .num_kv_heads = 8,
@@ -14,7 +12,7 @@ DecoderConfig read_config(const ModelConfig& config) {
                                                    .norm_eps = 1e-5F,
                                                    .rope_theta = 1e6});
   decoder.attention.window = config.get_int("sliding_window", 0, kPositions);
-  const int num_experts = config.get_int({"num_local_experts", "num_experts"}, 8, kExperts);
+  const int num_experts = config.get_int({"num_local_experts", "num_experts"}, 8, kExpertCount);
   decoder.experts = {.intermediate_size = decoder.mlp.intermediate_size,
                      .num_experts = num_experts,
                      .top_k = config.get_int("num_experts_per_tok", 2, {.max = num_experts})};

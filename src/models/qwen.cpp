@@ -7,8 +7,6 @@
 namespace quire {
 namespace {
 
-constexpr IntRange kExperts{1, 1 << 12};
-
 // Windows, by use_sliding_window, sliding_window and max_window_layers, or layer_types.
 void read_windows(const ModelConfig& config, DecoderConfig& decoder) {
   // A null window means none, a key that is absent the default.
@@ -50,7 +48,7 @@ DecoderConfig read_qwen3_moe(const ModelConfig& config) {
                                               .num_layers = 24,
                                               .num_kv_heads = 4,
                                               .max_positions = 32768});
-  const int num_experts = config.get_int({"num_experts", "num_local_experts"}, 128, kExperts);
+  const int num_experts = config.get_int({"num_experts", "num_local_experts"}, 128, kExpertCount);
   decoder.experts = {.intermediate_size = config.get_int("moe_intermediate_size", 768, kWidth),
                      .num_experts = num_experts,
                      .top_k = config.get_int("num_experts_per_tok", 8, {.max = num_experts}),

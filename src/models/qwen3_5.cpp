@@ -7,7 +7,6 @@
 namespace quire {
 namespace {
 
-constexpr IntRange kManyExperts{1, 1 << 12};
 constexpr IntRange kKeySize{1, kMaxDeltaKeyDim};
 
 DeltaNetOptions read_delta_net(const ModelConfig& config, const DecoderConfig& decoder) {
@@ -44,7 +43,7 @@ DecoderConfig read_hybrid(const ModelConfig& config, DecoderDefaults defaults) {
 
 // defaults: of the numbers of experts.
 ExpertOptions read_experts(const ModelConfig& config, int num_experts, int top_k, bool normalize) {
-  num_experts = config.get_int("num_experts", num_experts, kManyExperts);
+  num_experts = config.get_int("num_experts", num_experts, kExpertCount);
   return {.intermediate_size = config.get_int("moe_intermediate_size", 512, kWidth),
           .num_experts = num_experts,
           .top_k = config.get_int("num_experts_per_tok", top_k, {.max = num_experts}),

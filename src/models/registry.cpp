@@ -1,4 +1,5 @@
 #include <map>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -23,9 +24,8 @@ ModelRegistration::ModelRegistration(ModelFamily family) {
 const ModelFamily& find_model_family(const std::string& architecture) {
   const auto found = families().find(architecture);
   if (found != families().end()) return found->second;
-  std::string known;
-  for (const auto& [name, family] : families()) known += (known.empty() ? "" : ", ") + name;
-  fail("config.json: the architecture {} is not known; known are: {}", in_quotes(architecture), known);
+  fail("config.json: the architecture {} is not known; known are: {}", in_quotes(architecture),
+       join_text(std::views::keys(families()), ", "));
 }
 
 }  // namespace quire

@@ -38,7 +38,7 @@ void stretch_yarn(const ModelConfig::RotaryConfig& rotary, int dim, RotaryFreque
   high = std::min(high, dim - 1.0);
   if (low == high) high += 0.001;
   for (int i = 0; i < dim / 2; ++i) {
-    float& frequency = result.inverse_frequencies[static_cast<std::size_t>(i)];
+    float& frequency = result.inverse_frequencies[i];
     const auto scaled = static_cast<float>(std::clamp((i - low) / (high - low), 0.0, 1.0));
     frequency = frequency / static_cast<float>(rotary.factor) * scaled + frequency * (1.0F - scaled);
   }
@@ -89,15 +89,14 @@ Tensor make_cos_sin(const LoadContext& context, const RotaryFrequencies& frequen
   constexpr std::int64_t kChunk = 4096;  // positions computed on the host at a time
   const auto half = std::ssize(frequencies.inverse_frequencies);
   const Tensor table = context.workspace.allocate(DType::kF32, context.max_model_len, 2 * half);
-  std::vector<float> rows(static_cast<std::size_t>(std::min<std::int64_t>(kChunk, table.dim(0)) * 2 * half));
+  std::vector<float> rows(std::min<std::int64_t>(kChunk, table.dim(0)) * 2 * half);
   for (std::int64_t first = 0; first < table.dim(0); first += kChunk) {
     const std::int64_t count = std::min(kChunk, table.dim(0) - first);
     for (std::int64_t position = 0; position < count; ++position) {
-      float* row = &rows[static_cast<std::size_t>(position * 2 * half)];
+      float* row = &rows[position * 2 * half];
       for (std::int64_t i = 0; i < half; ++i) {
         // The angle is rounded to float32, as the reference does.
-        const double angle = static_cast<float>(first + position) *
-                             frequencies.inverse_frequencies[static_cast<std::size_t>(i)];
+        const double angle = static_cast<float>(first + position) * frequencies.inverse_frequencies[i];
         row[i] = static_cast<float>(std::cos(angle)) * frequencies.attention_scaling;
         row[i + half] = static_cast<float>(std::sin(angle)) * frequencies.attention_scaling;
       }

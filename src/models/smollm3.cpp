@@ -1,6 +1,5 @@
 // SmolLM3: as Llama, with every fourth layer without positions. Architecture and defaults: transformers,
 // configuration_smollm3.py and modeling_smollm3.py; Yang et al., "Rope to Nope and back again", 2025.
-#include "base/error.h"
 #include "base/json.h"
 #include "models/decoder.h"
 
@@ -15,7 +14,7 @@ std::vector<bool> read_rotary_layers(const ModelConfig& config, int num_layers) 
     config.fail_at("no_rope_layers", format_text("names {} layers; there are {}", flags.size(), num_layers));
   std::vector<bool> rotary;
   for (int i = 0; i < num_layers; ++i)
-    rotary.push_back(flags.empty() ? (i + 1) % interval != 0 : flags[static_cast<std::size_t>(i)] != 0);
+    rotary.push_back(flags.empty() ? (i + 1) % interval != 0 : flags[i] != 0);
   return rotary;
 }
 
@@ -32,7 +31,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   decoder.mlp.bias = config.get_bool("mlp_bias", false);
   const std::vector<bool> rotary = read_rotary_layers(config, decoder.num_layers);
   const bool windows = config.get_bool("use_sliding_window", false);
-  const auto has_none = [&](int layer) { return !rotary[static_cast<std::size_t>(layer)]; };
+  const auto has_none = [&](int layer) { return !rotary[layer]; };
   const std::vector<bool> local = read_local_layers(config, decoder.num_layers, has_none);
   for (std::size_t i = 0; i < rotary.size(); ++i) {
     LayerAttention& layer = decoder.layers.emplace_back(decoder.attention);

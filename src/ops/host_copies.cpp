@@ -49,7 +49,7 @@ HostCopies::~HostCopies() noexcept(false) {
 Tensor HostCopies::read(const Tensor& tensor) {
   if (tensor.device() == DeviceKind::kCpu) return tensor;
   std::vector<std::string_view>& told = backend_.ops_on_host_;
-  if (std::find(told.begin(), told.end(), op_) == told.end()) {
+  if (std::ranges::find(told, op_) == told.end()) {
     told.push_back(op_);
     log_warning("{} has no kernel for {}, which runs on the host: without graphs, one step at a time",
                 backend_.name(), op_);

@@ -59,10 +59,10 @@ std::uint8_t to_e5m2(float value) { return to_float8(value, 2, -14, 57344); }
 std::array<float, 256> code_values(const LinearFormat& format) {
   std::array<float, 256> values = {};
   for (int code = 0; code < 256; ++code) {
-    float& value = values[static_cast<std::size_t>(code)];
+    float& value = values[code];
     if (format.code == CodeType::kInt) value = static_cast<float>(code - format.code_offset);
     if (format.code == CodeType::kE4m3) value = from_e4m3(static_cast<std::uint8_t>(code));
-    if (format.code == CodeType::kTable) value = format.table[static_cast<std::size_t>(code % 16)];
+    if (format.code == CodeType::kTable) value = format.table[code % 16];
   }
   return values;
 }

@@ -1,7 +1,5 @@
 #include "ops/ops.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "ops/ops.h"
 

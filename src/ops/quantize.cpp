@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -91,12 +89,11 @@ float scale_of(const Recipe& recipe, std::span<const float> block, const std::st
 WeightTensorPtr quantized_tensor(const WeightTensorPtr& matrix, const Recipe& recipe, bool is_scale) {
   const std::int64_t cols = matrix->cols(), width = std::min(recipe.format.block_cols, cols);
   const auto read = [=](std::int64_t row, const Tensor& dst) {
-    std::vector<float> values(static_cast<std::size_t>(cols));
+    std::vector<float> values(cols);
     for (std::int64_t i = 0; i < dst.dim(0); ++i) {
       matrix->read_rows(row + i, Tensor(values.data(), DType::kF32, {1, cols}));
       for (std::int64_t begin = 0; begin < cols; begin += width) {
-        const auto block = std::span(values).subspan(static_cast<std::size_t>(begin),
-                                                     static_cast<std::size_t>(std::min(width, cols - begin)));
+        const auto block = std::span(values).subspan(begin, std::min(width, cols - begin));
         const float scale = scale_of(recipe, block, matrix->name());
         if (is_scale) {
           convert(DType::kF32, &scale, dst.dtype(), dst.rows(i, 1).columns(begin / width, 1).data(), 1);
@@ -114,7 +111,7 @@ WeightTensorPtr quantized_tensor(const WeightTensorPtr& matrix, const Recipe& re
 }  // namespace
 
 Quantization parse_quantization(std::string_view name) {
-  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  const auto found = std::ranges::find(kNames, name);
   if (found == std::end(kNames))
     fail("quantization {} is not known; use {}", in_quotes(name), kQuantizations);
   return static_cast<Quantization>(found - std::begin(kNames));

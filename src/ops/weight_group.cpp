@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -39,7 +38,7 @@ WeightGroup changed(WeightGroup group, const Change& change) {
 }
 
 std::vector<std::int64_t> blocks_of_smaller(std::int64_t n, std::int64_t smaller, std::int64_t block) {
-  std::vector<std::int64_t> blocks(static_cast<std::size_t>(num_blocks_of(n, smaller)));
+  std::vector<std::int64_t> blocks(num_blocks_of(n, smaller));
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::int64_t>(i) * smaller / block;
   return blocks;
 }
@@ -114,8 +113,7 @@ WeightGroup WeightGroup::plain(WeightTensorPtr tensor) {
 }
 
 WeightTensorPtr WeightGroup::find(WeightPart part) const {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const WeightGroupTensor& tensor) { return tensor.part == part; });
+  const auto found = std::ranges::find(tensors, part, &WeightGroupTensor::part);
   return found == tensors.end() ? nullptr : found->tensor;
 }
 
@@ -131,7 +129,7 @@ MatrixShape shape_of(std::span<const WeightGroup> parts) {
 
 std::vector<std::int32_t> column_order(const WeightGroup& group) {
   if (!group.format.is_ordered) return {};
-  std::vector<std::int32_t> order(static_cast<std::size_t>(group.cols));
+  std::vector<std::int32_t> order(group.cols);
   group.find(WeightPart::kOrder)->read_rows(0, Tensor(order.data(), DType::kI32, {1, group.cols}));
   return order;
 }
@@ -186,9 +184,8 @@ QuantizedRows quantized_rows(std::span<const WeightGroup> parts) {
   for (const WeightGroup& part : parts) rows.push_back(with_block_rows(part, 1));
   const auto stacked = [&](WeightPart part) -> WeightTensorPtr {
     std::vector<WeightTensorPtr> tensors;
-    for (const WeightGroup& group : rows) {
+    for (const WeightGroup& group : rows)
       if (WeightTensorPtr tensor = group.find(part)) tensors.push_back(std::move(tensor));
-    }
     return tensors.empty() ? nullptr : stack_rows(std::move(tensors));
   };
   QuantizedRows matrix = {.format = rows.front().format,
@@ -214,14 +211,13 @@ void read_block_scales(const QuantizedRows& matrix, std::int64_t row, std::int64
     tensor.read_rows(row, Tensor(stored.data(), dtype_of(type), {count, num_blocks}));
     read_scales(type, stored.data(), count * num_blocks, out);
   };
-  std::vector<float> supers(static_cast<std::size_t>(count * matrix.num_supers()));
+  std::vector<float> supers(count * matrix.num_supers());
   const auto times_supers = [&](const WeightTensorPtr& tensor, float* out) {
     if (tensor == nullptr) return;
     const std::int64_t num_supers = matrix.num_supers();
     tensor->read_rows(row, Tensor(supers.data(), DType::kF32, {count, num_supers}));
     for (std::int64_t i = 0; i < count * num_blocks; ++i)
-      out[i] *= supers[static_cast<std::size_t>(i / num_blocks * num_supers +
-                                                i % num_blocks * format.block_cols / format.super_cols)];
+      out[i] *= supers[i / num_blocks * num_supers + i % num_blocks * format.block_cols / format.super_cols];
   };
   read(*matrix.scales, format.scale, scales);
   times_supers(matrix.super_scales, scales);
@@ -292,8 +288,7 @@ WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) 
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
     if (block.rows == LinearFormat::kWhole) return tensor;
     std::vector<std::int64_t> blocks;
-    for (std::int64_t i = 0; i < group.rows; i += block.rows)
-      blocks.push_back(rows[static_cast<std::size_t>(i)] / block.rows);
+    for (std::int64_t i = 0; i < group.rows; i += block.rows) blocks.push_back(rows[i] / block.rows);
     return pick_rows(std::move(tensor), std::move(blocks));
   });
 }
@@ -308,8 +303,7 @@ WeightGroup pick_cols(WeightGroup group, const std::vector<std::int64_t>& cols) 
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
     if (block.cols == LinearFormat::kWhole) return tensor;
     std::vector<std::int64_t> blocks;
-    for (std::int64_t i = 0; i < group.cols; i += block.cols)
-      blocks.push_back(cols[static_cast<std::size_t>(i)] / block.cols);
+    for (std::int64_t i = 0; i < group.cols; i += block.cols) blocks.push_back(cols[i] / block.cols);
     return pick_cols(std::move(tensor), std::move(blocks));
   });
 }

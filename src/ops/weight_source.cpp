@@ -1,12 +1,11 @@
 #include "ops/weight_source.h"
 
 #include <algorithm>
-#include <string>
 
 namespace quire {
 
 std::vector<float> WeightSource::take_vector(std::string_view name, std::int64_t n) {
-  std::vector<float> values(static_cast<std::size_t>(n));
+  std::vector<float> values(n);
   take(name, {n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
   return values;
 }
@@ -14,8 +13,6 @@ std::vector<float> WeightSource::take_vector(std::string_view name, std::int64_t
 WeightGroup WeightSource::take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) {
   return WeightGroup::plain(take(std::string(prefix) + ".weight", {rows, cols}));
 }
-
-bool RenamedWeights::contains(std::string_view name) const { return inner_.contains(spelled(name)); }
 
 WeightTensorPtr RenamedWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
   return inner_.take(spelled(name), shape);
@@ -28,7 +25,7 @@ WeightGroup RenamedWeights::take_linear(std::string_view prefix, std::int64_t ro
 std::string RenamedWeights::spelled(std::string_view name) const {
   std::string file_name;
   while (!name.empty()) {
-    const auto rename = std::find_if(renames_.begin(), renames_.end(), [&](const auto& candidate) {
+    const auto rename = std::ranges::find_if(renames_, [&](const auto& candidate) {
       const std::size_t size = candidate.first.size();
       return name.starts_with(candidate.first) && (size == name.size() || name[size] == '.');
     });

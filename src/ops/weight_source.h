@@ -40,7 +40,7 @@ class RenamedWeights : public WeightSource {
 
   RenamedWeights(WeightSource& inner, Renames renames) : inner_(inner), renames_(std::move(renames)) {}
 
-  bool contains(std::string_view name) const override;
+  bool contains(std::string_view name) const override { return inner_.contains(spelled(name)); }
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
   std::vector<float> take_vector(std::string_view name, std::int64_t n) override {
     return inner_.take_vector(spelled(name), n);

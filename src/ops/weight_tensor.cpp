@@ -1,10 +1,8 @@
 #include "ops/weight_tensor.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 
@@ -74,9 +72,8 @@ class WholeMatrix {
     const auto* in = static_cast<const Bits*>(whole()) + begin;
     auto* out = static_cast<Bits*>(to);
     const std::int64_t rows = matrix_->rows();
-    for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < count; ++j) out[j * rows + i] = in[i * matrix_->cols() + j];
-    }
   }
   const void* whole() {
     const std::lock_guard lock(mutex_);
@@ -161,7 +158,7 @@ WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows
     });
   return view_of(*tensor, shape, [tensor, rows = std::move(rows)](std::int64_t row, const Tensor& dst) {
     for (std::int64_t done = 0; done < dst.dim(0);) {
-      const std::int64_t* first = &rows[static_cast<std::size_t>(row + done)];
+      const std::int64_t* first = &rows[row + done];
       std::int64_t count = 1;  // of rows that are neighbours in the file, too
       while (done + count < dst.dim(0) && first[count] == first[0] + count) ++count;
       tensor->read_rows(first[0], dst.rows(done, count));

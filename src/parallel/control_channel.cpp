@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <deque>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"
@@ -78,9 +77,9 @@ ControlChannel::~ControlChannel() {
 }
 
 ControlChannel::Peer& ControlChannel::peer(int rank) const {
-  QUIRE_CHECK(rank >= 0 && rank < size() && peers_[static_cast<std::size_t>(rank)] != nullptr,
-              "rank {} has no connection to rank {}", rank_, rank);
-  return *peers_[static_cast<std::size_t>(rank)];
+  QUIRE_CHECK(rank >= 0 && rank < size() && peers_[rank] != nullptr, "rank {} has no connection to rank {}",
+              rank_, rank);
+  return *peers_[rank];
 }
 
 // Error where nobody takes anything any more.
@@ -157,11 +156,10 @@ void ControlChannel::on_loss(std::function<void(const Loss&)> callback) {
 bool ControlChannel::end() {
   std::unique_lock lock(mutex_);
   if (loss_) return false;
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers_)
     if (peer != nullptr) say_end(*peer);
-  }
   const auto all_closed = [&] {
-    return std::all_of(peers_.begin(), peers_.end(), [](const auto& p) { return p == nullptr || p->closed; });
+    return std::ranges::all_of(peers_, [](const auto& p) { return p == nullptr || p->closed; });
   };
   return changed_.wait_for(lock, watchdog_, [&] { return loss_ || all_closed(); }) && !loss_;
 }
@@ -290,9 +288,8 @@ void ControlChannel::lose(std::unique_lock<std::mutex> lock, const Loss& loss) {
   lost_ = true;
   const FrameHeader notice{
       .type = FrameType::kLost, .kind = static_cast<std::uint16_t>(loss.rank), .step = loss.last_step};
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers_)
     if (peer != nullptr && rank_ == 0) write(*peer, notice, std::as_bytes(std::span(loss.why)));
-  }
   const auto callback = std::exchange(on_loss_, nullptr);
   lock.unlock();
   changed_.notify_all();

@@ -17,7 +17,6 @@
 #include "base/descriptor.h"
 #include "parallel/control_frame.h"
 #include "parallel/patience.h"
-#include "parallel/silence.h"
 
 namespace quire {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <string_view>
 #include <thread>
 
 #include "base/error.h"
@@ -27,9 +26,8 @@ constexpr std::int64_t kSentAtOnce = 4096;
 
 bool same_shape(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.num_dims() != b.num_dims()) return false;
-  for (int i = 0; i < a.num_dims(); ++i) {
+  for (int i = 0; i < a.num_dims(); ++i)
     if (a.dim(i) != b.dim(i)) return false;
-  }
   return true;
 }
 
@@ -61,7 +59,7 @@ class ThreadRanks::Meeting {
  public:
   Meeting(ThreadRanks& ranks, int rank, const Call& call) : ranks_(ranks) {
     // No rank reads the calls now: those of the last operation have all finished.
-    ranks_.calls_[static_cast<std::size_t>(rank)] = call;
+    ranks_.calls_[rank] = call;
     if (!ranks_.pass_barrier(true)) ranks_.throw_failure();
   }
   ~Meeting() { ranks_.pass_barrier(false); }
@@ -69,7 +67,7 @@ class ThreadRanks::Meeting {
   Meeting& operator=(const Meeting&) = delete;
 
   const std::vector<Call>& calls() const { return ranks_.calls_; }
-  const Call& call(int rank) const { return ranks_.calls_[static_cast<std::size_t>(rank)]; }
+  const Call& call(int rank) const { return ranks_.calls_[rank]; }
 
   // Every rank checks every call, so that all of them throw if one is wrong, before any data moves.
   void check_same() const {
@@ -144,7 +142,7 @@ class ThreadRanks::Rank : public Communicator {
 
 ThreadRanks::ThreadRanks(int size) : size_(size), spins_(size <= usable_cores()) {
   QUIRE_CHECK(size >= 1 && size <= kMaxRanks, "{} ranks", size);
-  calls_.resize(static_cast<std::size_t>(size));
+  calls_.resize(size);
 }
 
 ThreadRanks::~ThreadRanks() = default;

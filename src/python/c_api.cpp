@@ -2,9 +2,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <string>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -12,9 +9,72 @@
 #include "engine/classifier.h"
 #include "engine/engine.h"
 #include "python/channel.h"
-#include "python/chat.h"
 #include "python/json_input.h"
 #include "python/model_source.h"
+#include "tokenizer/chat_template.h"
+
+namespace quire::python {
+namespace {
+
+// Conversations as a model's chat template spells them. Usable from several threads at once.
+class Chat {
+ public:
+  // hf_overrides: find_classifier's.
+  Chat(const Engine& engine, const std::string& hf_overrides);
+
+  const Classifier* classifier() const { return classifier_ ? &*classifier_ : nullptr; }
+  // request: "context", what the template reads; "chat_template", null or a file or text to be taken instead
+  // of the model's; "of_pair", whether the classifier's prompt is; "cut_after", null or the last message's
+  // text, behind which the result ends. Error where there is no template, and the template's own.
+  std::vector<TextPiece> render(OrderedJson request) const;
+
+ private:
+  std::optional<CheckpointChatTemplate> template_;
+  std::optional<Classifier> classifier_;
+  std::string why_none_;
+};
+
+// The pieces up to the end of the last place where `text` stands.
+void cut_after(std::vector<TextPiece>& pieces, const std::string& text) {
+  const std::string all = join_pieces(pieces);
+  const std::size_t begin = all.rfind(text);
+  if (text.empty() || begin == std::string::npos)
+    fail("continue_final_message: the last message has no text that stands in what the chat template makes");
+  cut_pieces(pieces, begin + text.size());
+}
+
+Chat::Chat(const Engine& engine, const std::string& hf_overrides) {
+  try {
+    template_ = engine.load_chat_template();
+    if (!template_)
+      why_none_ = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
+                              engine.model_directory().string());
+  } catch (const Error& e) {
+    why_none_ = e.what();
+  }
+  classifier_ = find_classifier(engine, hf_overrides, template_ ? &*template_ : nullptr);
+}
+
+std::vector<TextPiece> Chat::render(OrderedJson request) const {
+  const OrderedJson& given = request.at("chat_template");
+  std::optional<CheckpointChatTemplate> instead;
+  if (request.at("of_pair").get<bool>()) {
+    if (!classifier_ || !classifier_->pair_prompt) fail("the model has no prompt for pairs of texts");
+    instead = classifier_->pair_prompt;
+  } else if (!given.is_null()) {
+    instead = {read_chat_template(given.get<std::string>()), std::nullopt,
+               template_ ? template_->special_tokens : OrderedJson::object()};
+  }
+  if (!instead && !template_) throw Error(why_none_);
+  std::vector<TextPiece> pieces =
+      (instead ? instead : template_)->render(std::move(request.at("context")), local_time());
+  if (const OrderedJson& last = request.at("cut_after"); !last.is_null())
+    cut_after(pieces, last.get<std::string>());
+  return pieces;
+}
+
+}  // namespace
+}  // namespace quire::python
 
 struct QuireEngine {
   std::shared_ptr<quire::Engine> engine;

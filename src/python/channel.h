@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,8 +26,8 @@ class Channel {
   void add(std::int64_t tag, EngineRequest request, bool streams);
   // Submits all that was added, or none of it: Error as Engine::submit's, and then it is forgotten.
   void flush();
-  // What has come since, as a JSON array of at most some hundred events (output_json.h); empty: nothing in
-  // that time.
+  // What has come since, as a JSON array of at most some hundred events (request_json and Event::to_json);
+  // empty: nothing in that time.
   std::string next(std::chrono::milliseconds time);
   void abort(std::int64_t tag);  // whose last event follows
   void abort_all();

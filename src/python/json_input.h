@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string_view>
-
 #include "base/json.h"
 #include "engine/request.h"
 #include "quire/engine_config.h"

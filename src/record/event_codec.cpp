@@ -1,7 +1,8 @@
 #include "record/event_codec.h"
 
-#include <algorithm>
-#include <utility>
+#include <xxhash.h>
+
+#include <limits>
 
 #include "scheduler/plan_codec.h"
 
@@ -131,6 +132,20 @@ StepPlan read_plan(ByteReader& in) {
 }
 
 }  // namespace
+
+TokenId PrefixNames::append(Chain& chain, TokenId token) const {
+  chain.tail.push_back(token);
+  if (static_cast<int>(chain.tail.size()) < block_size_) return 0;
+  const std::size_t size = chain.tail.size() * sizeof(TokenId);
+  chain.rows = XXH3_64bits_withSeed(chain.tail.data(), size, secret_ ^ chain.rows);
+  chain.tail.clear();
+  constexpr std::uint64_t kNames = std::numeric_limits<TokenId>::max() - kFirst;
+  return static_cast<TokenId>(chain.rows % kNames) + kFirst;
+}
+
+std::uint64_t PrefixNames::name(std::string_view text) const {
+  return text.empty() ? 0 : XXH3_64bits_withSeed(text.data(), text.size(), secret_) | 1;
+}
 
 void write_plan(ByteWriter& out, const StepPlan& plan) {
   out.number(plan.id);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/ops.h"
-
 namespace quire {
 
 BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::span<const StateSpec> groups,
@@ -18,7 +16,7 @@ BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::s
   }
   block_tables_ = workspace.allocate(DType::kI32, table_index(config.cache.layout.num_lanes(), 0),
                                      config.max_table_rows());
-  host_tables_.resize(static_cast<std::size_t>(block_tables_.numel()));
+  host_tables_.resize(block_tables_.numel());
 }
 
 std::size_t BatchBuilder::staging_bytes() const {
@@ -46,7 +44,7 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
   batch.num_tokens = std::max(plan.num_tokens, min_rows);
   const auto asks = [](const SequencePlan& s) { return s.output == OutputKind::kLogprobs; };
-  const bool wants_next = std::any_of(plan.sequences.begin(), plan.sequences.end(), asks);
+  const bool wants_next = std::ranges::any_of(plan.sequences, asks);
   const auto ids = staging.take(batch.num_tokens, tensors.token_ids);
   const auto sources = staging.take(batch.num_tokens, tensors.source_seats);
   const auto positions = staging.take(batch.num_tokens, batch.positions);
@@ -67,7 +65,7 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
     batch.max_query_len = std::max(batch.max_query_len, sequence.num_tokens);
     batch.max_seq_len = std::max(batch.max_seq_len, lengths[s]);
     for (int i = 0; i < sequence.num_tokens; ++i, ++token) {
-      ids[token] = given ? sequence.tokens[static_cast<std::size_t>(i)] : 0;
+      ids[token] = given ? sequence.tokens[i] : 0;
       sources[token] = given ? -1 : sequence.seat;
       positions[token] = sequence.first_position + i;
     }
@@ -89,7 +87,7 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
   starts[lengths.size()] = static_cast<std::int32_t>(token);
   tensors.batches.assign(config_.cache.lanes.size(), batch);
   for (int lane = 0; lane < config_.cache.layout.num_lanes(); ++lane)
-    build_slots(plan, lane, staging, tensors.batches[static_cast<std::size_t>(lane)]);
+    build_slots(plan, lane, staging, tensors.batches[lane]);
   if (config_.num_state_slots > 0) build_states(plan, staging, tensors);
 }
 
@@ -115,14 +113,13 @@ void BatchBuilder::build_states(const StepPlan& plan, StagingArea& staging, Step
 void BatchBuilder::build_slots(const StepPlan& plan, int lane, StagingArea& staging,
                                AttentionBatch& batch) const {
   const int block_size = config_.block_size();
-  const auto group = static_cast<std::size_t>(config_.cache.lanes[static_cast<std::size_t>(lane)].group);
+  const auto group = static_cast<std::size_t>(config_.cache.lanes[lane].group);
   batch.workspace = workspaces_[group];
   batch.block_tables = block_tables_.rows(table_index(lane, 0), config_.max_num_seqs);
   const auto slots = staging.take(batch.num_tokens, batch.slot_mapping);
   auto slot = slots.begin();
   for (const SequencePlan& sequence : plan.sequences) {
-    const BlockId* table =
-        &host_tables_[static_cast<std::size_t>(table_index(lane, sequence.seat) * config_.max_table_rows())];
+    const BlockId* table = &host_tables_[table_index(lane, sequence.seat) * config_.max_table_rows()];
     for (int i = 0; i < sequence.num_tokens; ++i, ++slot) {
       const int position = sequence.first_position + i;
       *slot = table[position / block_size] * block_size + position % block_size;
@@ -136,7 +133,7 @@ void BatchBuilder::plan_attention(std::span<AttentionBatch> batches) const {
   const std::vector<CacheShape::Lane>& lanes = config_.cache.lanes;
   for (std::size_t lane = 0; lane < batches.size(); ++lane) {
     const bool planned = lane > 0 && lanes[lane].group == lanes[lane - 1].group;
-    const AttentionShape& shape = shapes_[static_cast<std::size_t>(lanes[lane].group)];
+    const AttentionShape& shape = shapes_[lanes[lane].group];
     batches[lane].plan =
         planned ? batches[lane - 1].plan : ops::plan_attention(backend_, batches[lane], shape);
   }
@@ -154,7 +151,7 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int 
       for (int lane = 0; lane < num_lanes; ++lane, ++block) {
         if (*block == kNoBlock) continue;
         const std::int64_t place = table_index(lane, sequence.seat);
-        host_tables_[static_cast<std::size_t>(place * config_.max_table_rows() + row)] = *block;
+        host_tables_[place * config_.max_table_rows() + row] = *block;
         changes_.push_back({static_cast<std::int32_t>(place), row, *block});
       }
     }

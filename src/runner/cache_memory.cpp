@@ -1,9 +1,5 @@
 #include "runner/cache_memory.h"
 
-#include <utility>
-
-#include "ops/ops.h"
-
 namespace quire {
 
 CacheMemory::Blocks::Blocks(Backend& backend, const RuntimeConfig& config, int num_blocks, MemoryKind kind)

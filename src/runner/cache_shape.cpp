@@ -1,7 +1,6 @@
 #include "runner/cache_shape.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 namespace quire {
@@ -18,7 +17,7 @@ std::vector<LayerGroup> groups_of(const StateDeclarations& states, DType dtype) 
   std::vector<LayerGroup> groups;
   for (const StateSpec& spec : states.groups())
     groups.push_back({0, spec.token_bytes(dtype), spec.window == 0});
-  for (const int group : states.group_of()) ++groups[static_cast<std::size_t>(group)].size;
+  for (const int group : states.group_of()) ++groups[group].size;
   return groups;
 }
 
@@ -32,7 +31,7 @@ std::vector<std::int64_t> slot_sizes(const std::vector<LayerGroup>& groups) {
     for (std::int64_t layers = 1; layers <= kMostLayers; ++layers)
       if (layers * group.bytes >= largest) sizes.push_back(layers * group.bytes);
   }
-  std::sort(sizes.begin(), sizes.end());
+  std::ranges::sort(sizes);
   return sizes;
 }
 

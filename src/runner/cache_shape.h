@@ -38,9 +38,7 @@ struct CacheShape {
   CacheShape(const StateDeclarations& states, int block_size, DType dtype);
   CacheShape() = default;
 
-  const StateSpec& spec_of(std::size_t layer) const {
-    return groups[static_cast<std::size_t>(lanes[static_cast<std::size_t>(places[layer].lane)].group)];
-  }
+  const StateSpec& spec_of(std::size_t layer) const { return groups[lanes[places[layer].lane].group]; }
   // Of a slot of fixed states; 0: no layer has one.
   std::size_t state_bytes() const;
   std::int64_t token_bytes() const { return slot_bytes * num_slots; }  // of a block, for each token

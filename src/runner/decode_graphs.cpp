@@ -25,10 +25,9 @@ const DecodeGraphs::DecodeGraph* DecodeGraphs::find(const StepPlan& plan) const 
   const auto plain = [](const SequencePlan& s) {
     return s.num_tokens == 1 && !is_pooled(s.output) && s.output != OutputKind::kLogprobs;
   };
-  if (!std::all_of(plan.sequences.begin(), plan.sequences.end(), plain)) return nullptr;
-  const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const DecodeGraph& graph) {
-    return graph.rows >= std::ssize(plan.sequences);
-  });
+  if (!std::ranges::all_of(plan.sequences, plain)) return nullptr;
+  const auto found = std::ranges::find_if(
+      graphs_, [&](const DecodeGraph& graph) { return graph.rows >= std::ssize(plan.sequences); });
   return found == graphs_.end() ? nullptr : &*found;
 }
 

@@ -1,7 +1,5 @@
 #include "runner/model_runner.h"
 
-#include <utility>
-
 #include "ops/ops.h"
 
 namespace quire {
@@ -41,8 +39,6 @@ void ModelRunner::capture_graphs() {
     return [this, inputs] { return sampler_.compute_logits(forward(inputs)); };
   });
 }
-
-void ModelRunner::submit(const StepPlan& plan) { submit(plan, graphs_.find(plan)); }
 
 OpTimes ModelRunner::submit_profiled(const StepPlan& plan) {
   backend_.start_profile();

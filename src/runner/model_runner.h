@@ -33,7 +33,7 @@ class ModelRunner {
 
   // A plan may have copies alone. One that is constrained is sampled when its masks come, by sample, before
   // anything else is submitted.
-  void submit(const StepPlan& plan);
+  void submit(const StepPlan& plan) { submit(plan, graphs_.find(plan)); }
   void sample(const StepMasks& masks);
   // The same op by op, timed; waits for the end. Where the backend has graphs.
   OpTimes submit_profiled(const StepPlan& plan);

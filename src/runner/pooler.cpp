@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "base/error.h"
 
@@ -12,7 +11,7 @@ namespace {
 // What is not finite is no answer.
 void answer_with(std::vector<float> hidden, SequenceResult& result) {
   const auto is_finite = [](float value) { return std::isfinite(value); };
-  if (std::all_of(hidden.begin(), hidden.end(), is_finite))
+  if (std::ranges::all_of(hidden, is_finite))
     result.hidden = std::move(hidden);
   else
     result.token = SequenceResult::kInvalidLogits;
@@ -40,7 +39,7 @@ void Pooler::add(const SequencePlan& span, const Tensor& hidden, std::size_t seq
     last.sequences.push_back(sequence);
     return;
   }
-  Sum& sum = sums_[static_cast<std::size_t>(span.seat)];
+  Sum& sum = sums_[span.seat];
   const auto size = static_cast<std::size_t>(hidden.dim(1));
   if (span.first_position == 0) sum = {std::vector<double>(size), 0};
   QUIRE_CHECK(sum.num_positions == span.first_position, "a sum of {} positions goes on at {}",
@@ -67,7 +66,7 @@ void Pooler::add(const SequencePlan& span, const Tensor& hidden, std::size_t seq
 
 void Pooler::read(const HostRows& last, StepResult& result) const {
   for (std::size_t i = 0; i < last.sequences.size(); ++i) {
-    std::vector<float> hidden(static_cast<std::size_t>(config_.spec.hidden_size));
+    std::vector<float> hidden(config_.spec.hidden_size);
     convert(config_.dtype, last.rows.rows(static_cast<std::int64_t>(i), 1).data(), DType::kF32, hidden.data(),
             hidden.size());
     answer_with(std::move(hidden), result.sequences[last.sequences[i]]);

@@ -1,6 +1,5 @@
 #include "runner/runtime_config.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>

@@ -15,7 +15,7 @@ PositionLogprobs read_row(const LogprobRows& rows, std::int64_t i, int num_top, 
   const auto* logprobs = rows.logprobs.data_as<const float>() + i * cols;
   PositionLogprobs position{.token = {ids[0], logprobs[0], rows.ranks.data_as<const std::int32_t>()[i]},
                             .top = {}};
-  position.top.reserve(static_cast<std::size_t>(num_top));
+  position.top.reserve(num_top);
   for (int c = 1; c <= num_top; ++c) position.top.push_back({ids[c], logprobs[c], named ? 0 : c});
   return position;
 }
@@ -88,8 +88,8 @@ void Sampler::start(const SequencePlan& plan) {
   Seat& seat = seat_of(plan.seat);
   seat = Seat();
   seat.state = *plan.start;
-  seat.has_long_bad_words = std::any_of(seat.state.bad_words.begin(), seat.state.bad_words.end(),
-                                        [](const auto& word) { return word.size() > 1; });
+  seat.has_long_bad_words =
+      std::ranges::any_of(seat.state.bad_words, [](const auto& word) { return word.size() > 1; });
   if (seat.has_long_bad_words) seat.output.assign(plan.history.begin() + plan.num_prompt, plan.history.end());
   if (seat.state.has_penalties() || !seat.state.allowed_ids.empty()) token_states_.start(plan);
 }
@@ -110,7 +110,7 @@ void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
                    .seats = staging.put(samples.rows, &Row::seat),
                    .workspace = workspace_};
   const auto rows_of_seats = staging.take(std::ssize(seats_), samples.rows_of_seats);
-  std::fill(rows_of_seats.begin(), rows_of_seats.end(), -1);
+  std::ranges::fill(rows_of_seats, -1);
   reported_rows_.clear();
   int num_top = 0;
   std::int32_t index = 0;
@@ -120,7 +120,7 @@ void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
     if (state.num_logprobs != SamplingState::kNoLogprobs) reported_rows_.push_back(index);
     num_top = std::max(num_top, state.num_logprobs);
     names |= !state.logprob_ids.empty();
-    rows_of_seats[static_cast<std::size_t>(row.seat)] = index++;
+    rows_of_seats[row.seat] = index++;
   }
   samples.logprob_batch = {.num_rows = static_cast<int>(reported_rows_.size()),
                            .num_top = num_top,
@@ -137,7 +137,7 @@ Tensor Sampler::stage_named(StagingArea& staging, const Samples& samples) {
   std::ranges::fill(named, -1);
   auto first = named.begin();
   for (const std::int32_t row : reported_rows_) {
-    std::ranges::copy(seat_of(samples.rows[static_cast<std::size_t>(row)].seat).state.logprob_ids, first);
+    std::ranges::copy(seat_of(samples.rows[row].seat).state.logprob_ids, first);
     first += kMaxNamedLogprobs;
   }
   return {flat.data(), DType::kI32, {rows, kMaxNamedLogprobs}, flat.device()};
@@ -207,7 +207,7 @@ void Sampler::mask(const StepMasks& masks, StagingArea& staging, Samples& sample
   for (std::size_t row = 0; row < samples.rows.size(); ++row) {
     if (!samples.rows[row].constrained) continue;
     QUIRE_CHECK(mask != masks.rows.end() && *mask >= 0 && *mask < num_masks);
-    if (samples.changes[row] >= 0) rows[static_cast<std::size_t>(samples.changes[row])] = *mask;
+    if (samples.changes[row] >= 0) rows[samples.changes[row]] = *mask;
     samples.allowed[row] = bits.subspan(static_cast<std::size_t>(*mask++) * words, words);
   }
   QUIRE_CHECK(mask == masks.rows.end());
@@ -215,7 +215,7 @@ void Sampler::mask(const StepMasks& masks, StagingArea& staging, Samples& sample
 
 // Whether the row is changed with the help of its seat's token states.
 bool Sampler::uses_states(const Samples::Row& row) const {
-  const SamplingState& state = seats_[static_cast<std::size_t>(row.seat)].state;
+  const SamplingState& state = seats_[row.seat].state;
   return state.has_penalties() || !state.allowed_ids.empty();
 }
 
@@ -225,9 +225,8 @@ bool Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
   const SamplingState& state = seat.state;
   const auto first_bias = static_cast<std::int32_t>(biases_.size());
   const std::size_t first_mask = masks_.size();
-  if (sampled.mask_stop) {
+  if (sampled.mask_stop)
     for (const TokenId id : state.stop_ids) masks_.push_back({id, -1});
-  }
   // The last token of a bad word is masked where the output ends with those before it. The output's very last
   // token may not be known here: then the device compares it.
   QUIRE_CHECK(!seat.has_long_bad_words || seat.num_unknown <= 1);
@@ -253,9 +252,6 @@ StepOutputs Sampler::compute_logits(const Tensor& hidden) const {
   const Tensor part = head_.forward(hidden);
   return {hidden, part, may_share(hidden.dim(0)) ? Tensor() : head_.gather(part)};
 }
-
-// Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
-bool Sampler::may_share(std::int64_t rows) const { return comm_.size() > 1 && rows >= 2 * comm_.size(); }
 
 // The logits of some rows, from what the step has computed of them.
 Tensor Sampler::logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const {
@@ -326,7 +322,7 @@ void Sampler::read_positions(const SequencePlan& span, std::int64_t first, const
   const int num_top = seat_of(span.seat).state.num_prompt_logprobs;
   const std::int64_t vocab = config_.spec.vocab_size, most = config_.max_output_rows();
   const std::int64_t end = first + span.num_tokens - (!whole && span.next_token < 0 ? 1 : 0);
-  if (whole) result.logits.resize(static_cast<std::size_t>(span.num_tokens * vocab));
+  if (whole) result.logits.resize(span.num_tokens * vocab);
   std::vector<std::byte> host(whole ? 0 : LogprobRows::bytes(most, num_top));
   for (std::int64_t row = first, count = 0; row < end; row += count) {
     count = std::min(most, end - row);
@@ -352,11 +348,10 @@ void Sampler::read_positions(const SequencePlan& span, std::int64_t first, const
 
 void Sampler::read_logits(const SequencePlan& span, std::int64_t row, const StepOutputs& step,
                           SequenceResult& result) {
-  std::vector<float> all(static_cast<std::size_t>(config_.spec.vocab_size));
+  std::vector<float> all(config_.spec.vocab_size);
   backend_.copy(Tensor(all.data(), DType::kF32, {1, std::ssize(all)}), logits_of(step, row, 1));
   backend_.wait(backend_.record());
-  for (const TokenId id : seat_of(span.seat).state.allowed_ids)
-    result.hidden.push_back(all[static_cast<std::size_t>(id)]);
+  for (const TokenId id : seat_of(span.seat).state.allowed_ids) result.hidden.push_back(all[id]);
   if (std::ranges::all_of(result.hidden, [](float logit) { return std::isfinite(logit); })) return;
   result.hidden.clear();
   result.token = SequenceResult::kInvalidLogits;

@@ -100,11 +100,12 @@ class Sampler {
   void stage_adjustment(StagingArea& staging, Samples& samples);
   bool add_change(const Samples::Row& sampled, std::int32_t row);
   bool uses_states(const Samples::Row& row) const;
-  bool may_share(std::int64_t rows) const;
+  // Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
+  bool may_share(std::int64_t rows) const { return comm_.size() > 1 && rows >= 2 * comm_.size(); }
   void sample_share(const Samples& samples, const Tensor& part);
   Tensor logits_of(const StepOutputs& step, std::int64_t row, std::int64_t count) const;
   LogprobRows report(const LogprobBatch& batch, const Tensor& logits, void* host);
-  Seat& seat_of(std::int32_t seat) { return seats_[static_cast<std::size_t>(seat)]; }
+  Seat& seat_of(std::int32_t seat) { return seats_[seat]; }
 
   Backend& backend_;
   Communicator& comm_;

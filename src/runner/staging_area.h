@@ -4,7 +4,6 @@
 #include <functional>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include "base/error.h"
 #include "ops/device.h"

@@ -1,9 +1,6 @@
 #include "runner/token_states.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "ops/ops.h"
 
 namespace quire {
 
@@ -13,7 +10,7 @@ TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config, Workspac
   const Tensor all = workspace.allocate(DType::kI16, config.max_num_seqs + 2, cols);
   states_ = all.rows(0, config.max_num_seqs);
   blank_rows_ = all.rows(config.max_num_seqs, 2);
-  std::vector<std::uint16_t> forbidden(static_cast<std::size_t>(cols), token_state::kForbidden);
+  std::vector<std::uint16_t> forbidden(cols, token_state::kForbidden);
   backend.copy(blank_rows_.rows(1, 1), Tensor(forbidden.data(), DType::kI16, {1, cols}));
   backend.wait(backend.record());  // the values may go away now
   device_entries_ = workspace.allocate(DType::kI32, kEntries, 2);
@@ -44,7 +41,7 @@ void TokenStates::start(const SequencePlan& plan) {
 void TokenStates::collect(const SequencePlan& plan) {
   entries_.clear();
   const auto touch = [this](TokenId id) -> std::uint16_t& {
-    std::uint16_t& state = of_token_[static_cast<std::size_t>(id)];
+    std::uint16_t& state = of_token_[id];
     if (state == 0) entries_.push_back({id, 0});
     return state;
   };
@@ -52,7 +49,7 @@ void TokenStates::collect(const SequencePlan& plan) {
   for (const TokenId id : plan.start->allowed_ids) touch(id) |= token_state::kForbidden;
   if (plan.start->has_penalties()) {
     for (int i = 0; i < static_cast<int>(plan.history.size()); ++i) {
-      std::uint16_t& state = touch(plan.history[static_cast<std::size_t>(i)]);
+      std::uint16_t& state = touch(plan.history[i]);
       if (i < plan.num_prompt)
         state |= token_state::kInPrompt;
       else if ((state & token_state::kMaxCount) < token_state::kMaxCount)
@@ -60,8 +57,7 @@ void TokenStates::collect(const SequencePlan& plan) {
     }
   }
   const std::uint16_t blank = plan.start->allowed_ids.empty() ? 0 : token_state::kForbidden;
-  for (Entry& entry : entries_)
-    entry.state = std::exchange(of_token_[static_cast<std::size_t>(entry.token)], std::uint16_t{0}) ^ blank;
+  for (Entry& entry : entries_) entry.state = std::exchange(of_token_[entry.token], std::uint16_t{0}) ^ blank;
 }
 
 }  // namespace quire

@@ -2,10 +2,8 @@
 
 #include <bit>
 #include <concepts>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <type_traits>
 
 #include "base/error.h"

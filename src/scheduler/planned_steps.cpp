@@ -1,7 +1,6 @@
 #include "scheduler/planned_steps.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <utility>
 #include <vector>
 
 #include "scheduler/sequence.h"

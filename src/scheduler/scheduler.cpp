@@ -1,12 +1,7 @@
 #include "scheduler/scheduler.h"
 
-#include <algorithm>
-#include <map>
 #include <numeric>
 #include <random>
-#include <utility>
-
-#include "base/error.h"
 
 namespace quire {
 namespace {
@@ -324,7 +319,7 @@ void Scheduler::check() const {
   for (const auto& [id, sequence] : sequences_) check_writes(sequence);
   check_order();
   steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
-  std::vector<bool> taken(static_cast<std::size_t>(config_.max_num_seqs));
+  std::vector<bool> taken(config_.max_num_seqs);
   std::size_t num_retiring = 0;
   std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {
@@ -355,8 +350,7 @@ void Scheduler::check_order() const {
     QUIRE_CHECK(sequence->is_beam() || sequence->arrival > newest[sequence->priority],
                 "11: sequence {} lost its place", sequence->id);
   }
-  QUIRE_CHECK(std::is_sorted(running_.begin(), running_.end(), Precedes{}) &&
-                  std::is_sorted(queue_.begin(), queue_.end(), Precedes{}),
+  QUIRE_CHECK(std::ranges::is_sorted(running_, Precedes{}) && std::ranges::is_sorted(queue_, Precedes{}),
               "11: not in order of precedence");
 }
 

@@ -1,7 +1,5 @@
 #include "scheduler/sequence.h"
 
-#include <algorithm>
-
 namespace quire {
 namespace {
 
@@ -59,8 +57,7 @@ SequencePlan Sequence::plan_span(int num_tokens) const {
   plan.constrained = plan.sample && request->make_constraint;
   plan.mask_stop = plan.sample && num_output() < request->min_tokens;
   plan.output = output_of(*this, ends_text);
-  if (plan.output == OutputKind::kLogprobs && last < num_prompt)
-    plan.next_token = tokens()[static_cast<std::size_t>(last)];
+  if (plan.output == OutputKind::kLogprobs && last < num_prompt) plan.next_token = tokens()[last];
   return plan;
 }
 

@@ -1,6 +1,5 @@
 #include "scheduler/step_plan.h"
 
-#include <algorithm>
 #include <set>
 
 namespace quire {

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -33,8 +32,7 @@ double milliseconds(std::chrono::nanoseconds time) {
 // As it is where nobody could take it for more than one word, otherwise in quotes.
 std::string word(std::string_view text) {
   const auto is_plain = [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '='; };
-  const bool plain =
-      !text.empty() && text.size() <= kMaxText && std::all_of(text.begin(), text.end(), is_plain);
+  const bool plain = !text.empty() && text.size() <= kMaxText && std::ranges::all_of(text, is_plain);
   return plain ? std::string(text) : in_quotes(text);
 }
 

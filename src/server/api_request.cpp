@@ -96,7 +96,7 @@ void read_stream(const JsonFields& fields, const ServedModel& model, ApiRequest&
 
 bool is_request_id(std::string_view text) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '_' || c == '-'; };
-  return !text.empty() && text.size() <= kMaxRequestIdBytes && std::all_of(text.begin(), text.end(), allowed);
+  return !text.empty() && text.size() <= kMaxRequestIdBytes && std::ranges::all_of(text, allowed);
 }
 
 void read_identity(const JsonFields& fields, ApiRequest& request) {
@@ -125,7 +125,7 @@ void refuse_token_details(const JsonFields& fields) {
 }
 
 void check_model_name(const std::string& name, const ServedModel& model) {
-  const bool known = std::find(model.names.begin(), model.names.end(), name) != model.names.end();
+  const bool known = std::ranges::find(model.names, name) != model.names.end();
   if (name.empty() || known || model.names.empty()) return;
   throw ApiError(404, format_text("The model {} does not exist.", in_quotes(name)), "model",
                  "model_not_found");
@@ -190,7 +190,7 @@ void read_truncation(const JsonFields& fields, ApiRequest& request) {
 void cut_tokens(std::vector<TokenId>& tokens, std::int64_t kept, bool keeps_beginning) {
   if (std::ssize(tokens) <= kept) return;
   if (!keeps_beginning) tokens.erase(tokens.begin(), tokens.end() - kept);
-  tokens.resize(static_cast<std::size_t>(kept));
+  tokens.resize(kept);
 }
 
 void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, const ServedModel& model) {

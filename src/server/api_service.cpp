@@ -1,8 +1,6 @@
 #include "server/api_service.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <charconv>
 #include <ctime>
 
@@ -92,20 +90,13 @@ dialects::OutputFormat chosen(const ServiceOptions& options, const dialects::Out
 }
 
 bool has_special_tokens(const std::vector<std::string>& tags, const Tokenizer& tokenizer) {
-  return std::any_of(tags.begin(), tags.end(), [&](const std::string& tag) {
+  return std::ranges::any_of(tags, [&](const std::string& tag) {
     const std::vector<TokenId> tokens = tokenizer.encode(tag, false);
-    return std::any_of(tokens.begin(), tokens.end(), [&](TokenId id) { return tokenizer.is_special(id); });
+    return std::ranges::any_of(tokens, [&](TokenId id) { return tokenizer.is_special(id); });
   });
 }
 
 }  // namespace
-
-std::tm local_time() {
-  const std::time_t time = std::time(nullptr);
-  std::tm now{};
-  localtime_r(&time, &now);
-  return now;
-}
 
 void check_options(const ServiceOptions& options) {
   chosen(options, dialects::OutputFormat());

@@ -41,8 +41,6 @@ struct ServiceOptions {
 // Error where one of them names nothing.
 void check_options(const ServiceOptions& options);
 
-std::tm local_time();
-
 // A loaded model and its endpoints. Each takes an exchange and answers it, at once or when the engine has.
 // Thread contract: from any thread; the engine is its own.
 class ApiService : public std::enable_shared_from_this<ApiService> {

@@ -32,8 +32,7 @@ std::string_view bearer_key(std::string_view authorization) {
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (keys[i].empty()) fail("API key {} is empty", i + 1);
-    const bool is_visible =
-        std::all_of(keys[i].begin(), keys[i].end(), [](char c) { return c > ' ' && c < 0x7f; });
+    const bool is_visible = std::ranges::all_of(keys[i], [](char c) { return c > ' ' && c < 0x7f; });
     if (!is_visible) fail("API key {} has a character that is not visible ASCII", i + 1);
     digests_.push_back(digest(keys[i]));
   }

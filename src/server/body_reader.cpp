@@ -88,9 +88,8 @@ void BodyReader::begin_data(std::uint64_t size) {
 }
 
 void BodyReader::take_extra(std::string_view extra, bool ended) {
-  const bool control = std::any_of(extra.begin(), extra.end(), [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
-  });
+  const bool control = std::ranges::any_of(
+      extra, [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; });
   if (control || extra.size() > max_extra_bytes_ - extra_bytes_) fail_coding();
   if (ended) extra_bytes_ += extra.size();
 }

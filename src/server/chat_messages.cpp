@@ -1,8 +1,5 @@
 #include "server/chat_messages.h"
 
-#include <string_view>
-#include <vector>
-
 #include "server/api_error.h"
 #include "server/json_fields.h"
 

@@ -1,7 +1,5 @@
 #include "server/chat_output.h"
 
-#include <span>
-
 namespace quire::server {
 
 OutputDelta ChatOutput::take(const RequestUpdate& update) {

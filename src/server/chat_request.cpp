@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
 
 #include "server/api_error.h"
 
@@ -132,11 +131,7 @@ void cut_after(std::vector<TextPiece>& pieces, std::string_view final_text) {
     throw ApiError(400, "continue_final_message: the chat template changes the last message",
                    "continue_final_message");
   const bool keeps_space = std::string_view(all).substr(begin).starts_with(kept);
-  std::size_t left = begin + (keeps_space ? kept : bare).size();
-  for (TextPiece& piece : pieces) {
-    piece.text.resize(std::min(piece.text.size(), left));
-    left -= piece.text.size();
-  }
+  cut_pieces(pieces, begin + (keeps_space ? kept : bare).size());
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "server/chat_response.h"
 
-#include <utility>
-
 namespace quire::server {
 namespace {
 
@@ -63,12 +61,8 @@ ChatResponse::ChatResponse(ResponseHead head, ChatRequest request, const ServedM
     : ChunkResponse(std::move(head), {request.stream, request.timings || request.metrics}),
       request_(std::move(request)),
       model_(model),
-      choices_(static_cast<std::size_t>(request_.params.n)) {
+      choices_(request_.params.n) {
   for (Choice& choice : choices_) choice.parser = make_parser();
-}
-
-ChatResponse::Choice& ChatResponse::choice_of(const RequestUpdate& update) {
-  return choices_[static_cast<std::size_t>(update.output.index)];
 }
 
 std::int64_t ChatResponse::reasoning_tokens() const {
@@ -141,8 +135,7 @@ void ChatResponse::complete(OrderedJson& choice, const CompletionOutput& output,
         chat_logprobs(std::span(output.logprobs).subspan(sent), token_names(request_, model_));
   if (output.finished()) add_ending(choice, output);
   // By the model's own choice, as in vLLM.
-  const bool called =
-      choices_[static_cast<std::size_t>(output.index)].has_calls && request_.only_tool.empty();
+  const bool called = choices_[output.index].has_calls && request_.only_tool.empty();
   if (called && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
   choice["token_ids"] = nullptr;
   if (request_.return_token_ids) choice["token_ids"] = std::span(output.token_ids).subspan(sent);

@@ -28,7 +28,7 @@ class ChatResponse final : public ChunkResponse {
     OutputDelta message;  // of a whole answer: all deltas, joined
   };
 
-  Choice& choice_of(const RequestUpdate& update);
+  Choice& choice_of(const RequestUpdate& update) { return choices_[update.output.index]; }
   std::int64_t reasoning_tokens() const;
   OrderedJson begin_chunk(const RequestUpdate& update, OrderedJson delta) const;
   void add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const;

@@ -26,7 +26,7 @@ CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest requ
     : ChunkResponse(std::move(head), {request.stream, request.timings || request.metrics}),
       request_(std::move(request)),
       model_(model),
-      choices_(request_.prompts.size() * static_cast<std::size_t>(request_.params.n)),
+      choices_(request_.prompts.size() * request_.params.n),
       usages_(request_.prompts.size()) {
   if (!request_.params.logprobs) return;
   for (Choice& choice : choices_)

@@ -29,7 +29,7 @@ class CompletionResponse final : public ChunkResponse {
   };
 
   std::size_t index_of(std::size_t prompt, const CompletionOutput& output) const {
-    return prompt * static_cast<std::size_t>(request_.params.n) + static_cast<std::size_t>(output.index);
+    return prompt * request_.params.n + output.index;
   }
   // The choice of an output of the prompt of that index: all that was not given before, and this text.
   OrderedJson choice(std::size_t prompt, const RequestOutput& request, const CompletionOutput& output,

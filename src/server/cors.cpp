@@ -15,7 +15,7 @@ char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' 
 bool is_origin(std::string_view text) {
   const std::size_t end = text.find("://");
   if (end == 0 || end == std::string_view::npos || end + 3 == text.size()) return false;
-  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; }) &&
+  return std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7f; }) &&
          text.find_first_of("/?#@*,\"\\", end + 3) == std::string_view::npos;
 }
 
@@ -26,7 +26,7 @@ bool is_header_list(std::string_view text) {
     return std::isalnum(c) ||
            std::string_view("!#$%&'*+-.^_`|~, ").find(static_cast<char>(c)) != std::string_view::npos;
   };
-  return !text.empty() && text.size() <= kMaxBytes && std::all_of(text.begin(), text.end(), may_be);
+  return !text.empty() && text.size() <= kMaxBytes && std::ranges::all_of(text, may_be);
 }
 
 }  // namespace
@@ -37,12 +37,12 @@ Cors::Cors(std::vector<std::string> allowed) : allowed_(std::move(allowed)) {
     if (origin != "*" && !is_origin(origin))
       fail("allowed-origins has {}; an origin is * or like https://example.com or http://localhost:3000",
            in_quotes(origin));
-    std::transform(origin.begin(), origin.end(), origin.begin(), to_lower);
+    std::ranges::transform(origin, origin.begin(), to_lower);
   }
 }
 
 bool Cors::allows(std::string_view origin) const {
-  return all_ || std::find(allowed_.begin(), allowed_.end(), origin) != allowed_.end();
+  return all_ || std::ranges::find(allowed_, origin) != allowed_.end();
 }
 
 HttpHeaders Cors::headers(std::string_view origin) const {

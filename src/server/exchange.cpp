@@ -1,8 +1,6 @@
 #include "server/exchange.h"
 
-#include <iterator>
 #include <random>
-#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"

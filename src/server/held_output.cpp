@@ -1,8 +1,5 @@
 #include "server/held_output.h"
 
-#include <optional>
-#include <utility>
-
 #include "dialects/tool_grammar.h"
 #include "server/api_error.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -56,8 +55,8 @@ bool is_loopback(const std::string& host) {
 bool is_authority(std::string_view text) {
   const std::string_view host = host_of(text);
   const std::string_view port = text.substr(std::min(text.size(), host.size() + 1));
-  if (!std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
-  if (!host.starts_with('[')) return !host.empty() && std::all_of(host.begin(), host.end(), is_name_char);
+  if (!std::ranges::all_of(port, [](char c) { return c >= '0' && c <= '9'; })) return false;
+  if (!host.starts_with('[')) return !host.empty() && std::ranges::all_of(host, is_name_char);
   return host.size() > 2 && std::all_of(host.begin() + 1, host.end() - 1, is_ipv6_char) &&
          parse_address(host);
 }
@@ -76,7 +75,7 @@ HostNames::HostNames(const std::string& bound, const std::vector<std::string>& a
 bool HostNames::accept(std::string_view authority) const {
   if (all_ || authority.empty()) return true;
   const std::string host = normal(host_of(authority));
-  return is_loopback(host) || std::find(names_.begin(), names_.end(), host) != names_.end();
+  return is_loopback(host) || std::ranges::find(names_, host) != names_.end();
 }
 
 }  // namespace quire::server

@@ -81,12 +81,9 @@ asio::ssl::context tls_context(const HttpServerConfig& config) {
 
 }  // namespace
 
-std::string_view HttpRequest::path() const { return std::string_view(target).substr(0, target.find('?')); }
-
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
-  for (const auto& [key, value] : headers) {
+  for (const auto& [key, value] : headers)
     if (boost::beast::iequals(key, name)) return value;
-  }
   return std::nullopt;
 }
 

@@ -23,7 +23,7 @@ struct HttpRequest {
   std::string body;
   std::string remote;  // "ADDRESS:PORT" of the client
 
-  std::string_view path() const;
+  std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }
   std::optional<std::string_view> header(std::string_view name) const;  // the first; case is ignored
 };
 

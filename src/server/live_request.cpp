@@ -40,10 +40,6 @@ void LiveRequest::abort() {
   abort_all();
 }
 
-void LiveRequest::abort_all() {
-  for (const RequestId id : ids_) service_->abort(id);
-}
-
 void LiveRequest::update(std::size_t prompt, const RequestUpdate& update) {
   const std::lock_guard lock(mutex_);
   try {

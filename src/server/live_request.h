@@ -36,7 +36,9 @@ class LiveRequest final : public std::enable_shared_from_this<LiveRequest> {
   void answer(std::size_t prompt, const RequestUpdate& update);
   void finish();
   void fail(const ApiError& error);
-  void abort_all();
+  void abort_all() {
+    for (const RequestId id : ids_) service_->abort(id);
+  }
   void record(const RequestOutput& request);
 
   const std::shared_ptr<ApiService> service_;

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <limits>
-#include <utility>
 #include <variant>
 
 #include "server/api_error.h"
@@ -119,8 +118,7 @@ OrderedJson settings_json(const OrderedJson& translated, const LlamaRequest& req
   settings["samplers"] = {"penalties", "temperature", "min_p", "top_k", "top_p"};
   for (OrderedJson& value :
        settings)  // each output repeats it: a small body would make an answer of gigabytes
-    if (request.prompts.size() * static_cast<std::size_t>(request.params.n) > 1 &&
-        to_line(value).size() > kLongSetting)
+    if (request.prompts.size() * request.params.n > 1 && to_line(value).size() > kLongSetting)
       value = nullptr;
   return settings;
 }
@@ -202,12 +200,11 @@ LlamaResponse::LlamaResponse(ResponseHead head, LlamaRequest request, const Serv
     : Response(std::move(head), {.stream = request.stream}),
       request_(std::move(request)),
       model_(model),
-      sent_(request_.prompts.size() * static_cast<std::size_t>(request_.params.n)) {}
+      sent_(request_.prompts.size() * request_.params.n) {}
 
 OrderedJson LlamaResponse::piece(std::size_t prompt, const RequestUpdate& update, std::string_view text) {
   const CompletionOutput& output = update.output;
-  const std::size_t index =
-      prompt * static_cast<std::size_t>(request_.params.n) + static_cast<std::size_t>(output.index);
+  const std::size_t index = prompt * request_.params.n + output.index;
   const std::size_t first = std::exchange(sent_[index], output.token_ids.size());
   OrderedJson json = {{"index", index}, {"content", text}, {"tokens", OrderedJson::array()}};
   if (request_.return_tokens || form().stream) json["tokens"] = std::span(output.token_ids).subspan(first);

@@ -1,7 +1,6 @@
 #include "server/logprobs_json.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/format.h"
 #include "tokenizer/unicode.h"
@@ -10,11 +9,6 @@ namespace quire::server {
 namespace {
 
 constexpr float kLowest = -9999;
-
-// Code points that begin in these bytes, so that those of a character in parts count once.
-std::int64_t count_characters(std::string_view bytes) {
-  return std::ssize(bytes) - std::count_if(bytes.begin(), bytes.end(), is_continuation);
-}
 
 std::string bytes_of(std::int32_t id, const TokenNames& names) {
   return names.tokenizer != nullptr ? names.tokenizer->token_bytes(id) : std::string();
@@ -56,7 +50,7 @@ void CompletionLogprobs::add_token(std::int32_t id) {
   tokens_.push_back(names_(id));
   offsets_.push_back(offset_);
   const bool hidden = skip_special_tokens_ && names_.tokenizer != nullptr && names_.tokenizer->is_special(id);
-  if (!hidden) offset_ += count_characters(bytes_of(id, names_));
+  if (!hidden) offset_ += count_code_points(bytes_of(id, names_));
 }
 
 void CompletionLogprobs::add_first_of_prompt(std::int32_t id) {

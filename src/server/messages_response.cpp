@@ -1,7 +1,5 @@
 #include "server/messages_response.h"
 
-#include <string_view>
-#include <utility>
 #include <variant>
 
 namespace quire::server {

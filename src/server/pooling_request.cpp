@@ -4,7 +4,6 @@
 #include <array>
 #include <initializer_list>
 #include <limits>
-#include <string_view>
 
 #include "server/api_error.h"
 #include "server/completion_request.h"

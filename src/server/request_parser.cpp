@@ -5,7 +5,6 @@
 #include <boost/beast/core/string.hpp>
 #include <iterator>
 #include <limits>
-#include <utility>
 
 #include "server/host_names.h"
 
@@ -59,8 +58,6 @@ std::size_t RequestParser::feed_head(std::string_view bytes) {
   return taken;
 }
 
-bool RequestParser::has_request_line() const { return !head_->get().target().empty(); }
-
 void RequestParser::check_head_size(std::string_view unparsed) const {
   const std::size_t unfinished = head_->is_header_done() ? 0 : unparsed.size();
   // Most of it may be one target, which is the better thing to say.
@@ -104,12 +101,6 @@ void RequestParser::finish_head() {
   body_.emplace(length, limits_.max_body_bytes, limits_.max_header_bytes);
   stage_ = Stage::kBody;
 }
-
-bool RequestParser::take_expect_continue() { return std::exchange(expect_continue_, false); }
-
-bool RequestParser::http11() const { return head_->get().version() == 11; }
-
-bool RequestParser::keep_alive() const { return http11() && head_->keep_alive(); }
 
 HttpRequest RequestParser::take() {
   stage_ = Stage::kHead;

@@ -4,6 +4,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "server/body_reader.h"
 #include "server/http_server.h"
@@ -27,11 +28,11 @@ class RequestParser {
   std::string_view target() const { return head_->get().target(); }  // empty: it has not come
   std::size_t body_bytes() const { return request_.body.size(); }    // so far
   // Whether the client waits for a 100 before it sends the body; says so once.
-  bool take_expect_continue();
+  bool take_expect_continue() { return std::exchange(expect_continue_, false); }
 
   // Of the complete request.
-  bool http11() const;
-  bool keep_alive() const;
+  bool http11() const { return head_->get().version() == 11; }
+  bool keep_alive() const { return http11() && head_->keep_alive(); }
   HttpRequest take();  // then the parser is ready for the next
 
  private:
@@ -40,7 +41,7 @@ class RequestParser {
   std::size_t feed_head(std::string_view bytes);
   void check_head_size(std::string_view unparsed) const;
   void finish_head();
-  bool has_request_line() const;
+  bool has_request_line() const { return !head_->get().target().empty(); }
 
   const HttpLimits& limits_;
   Stage stage_ = Stage::kHead;

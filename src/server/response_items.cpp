@@ -1,7 +1,6 @@
 #include "server/response_items.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/format.h"
 #include "server/chat_messages.h"

@@ -1,11 +1,9 @@
 #include "server/responses_request.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <set>
 #include <unordered_map>
-#include <utility>
 
 #include "server/api_response.h"
 #include "server/response_items.h"
@@ -101,11 +99,8 @@ void check_response_fields(const JsonFields& fields) {
     fields.text(name);
   const auto metadata = fields.get("metadata", to_object).value_or(OrderedJson::object());
   if (metadata.size() > 16) refuse("metadata", "has {} pairs; it may have 16", metadata.size());
-  const auto characters = [](const std::string& text) {
-    return std::ssize(text) - std::count_if(text.begin(), text.end(), is_continuation);
-  };
   for (const auto& [key, value] : metadata.items())
-    if (characters(key) > 64 || characters(to_text(value, "metadata." + in_quotes(key))) > 512)
+    if (count_code_points(key) > 64 || count_code_points(to_text(value, "metadata." + in_quotes(key))) > 512)
       refuse("metadata", "has {}; a key may have 64 characters, its value 512", in_quotes(key));
 }
 

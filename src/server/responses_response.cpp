@@ -1,7 +1,6 @@
 #include "server/responses_response.h"
 
 #include <ctime>
-#include <utility>
 
 #include "server/response_items.h"
 

@@ -1,9 +1,6 @@
 #include "server/structured_fields.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "server/api_error.h"
 

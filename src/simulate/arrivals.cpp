@@ -3,7 +3,6 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <deque>
 #include <unordered_map>
-#include <utility>
 
 #include "base/error.h"
 
@@ -91,7 +90,7 @@ class Simulation {
       return;
     }
     result_.prompt_tokens += request.prompt.size();
-    arrival.outputs.resize(static_cast<std::size_t>(request.num_outputs));
+    arrival.outputs.resize(request.num_outputs);
     for (SequenceId id = request.id; std::vector<TokenId> & tokens : arrival.outputs)
       outputs_[id++] = {.came = came, .tokens = std::move(tokens)};
   }
@@ -105,7 +104,7 @@ class Simulation {
     step.result.sequences.reserve(plan->sequences.size());
     step.outputs.reserve(plan->sequences.size());
     for (const SequencePlan& sequence : plan->sequences) {
-      Output*& output = seats_[static_cast<std::size_t>(sequence.seat)];
+      Output*& output = seats_[sequence.seat];
       if (sequence.start) output = &outputs_.at(sequence.sequence);
       step.outputs.emplace_back(sequence.sequence, output);
       step.result.sequences.push_back({.sequence = sequence.sequence});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 
 #include "base/format.h"
 #include "tokenizer/unicode.h"
@@ -69,11 +68,11 @@ ByteTokens::ByteTokens(const Vocabulary& vocabulary, Spelling spelling) {
 }
 
 bool ByteTokens::is_complete() const {
-  return std::all_of(tokens_.begin(), tokens_.end(), [](const auto& token) { return token.has_value(); });
+  return std::ranges::all_of(tokens_, [](const auto& token) { return token.has_value(); });
 }
 
 bool ByteTokens::append(std::string_view text, std::vector<TokenId>& out) const {
-  if (!std::all_of(text.begin(), text.end(), [&](char byte) { return of(byte).has_value(); })) return false;
+  if (!std::ranges::all_of(text, [&](char byte) { return of(byte).has_value(); })) return false;
   for (const char byte : text) out.push_back(*of(byte));
   return true;
 }

@@ -3,7 +3,7 @@
 namespace quire {
 
 ByteTrie::ByteTrie(std::vector<Entry> entries) : nodes_(1) {
-  std::sort(entries.begin(), entries.end());
+  std::ranges::sort(entries);
   struct Range {  // the entries below a node, which share `depth` bytes
     std::size_t begin, end, depth;
   };

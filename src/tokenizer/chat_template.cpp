@@ -1,5 +1,6 @@
 #include "tokenizer/chat_template.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -18,16 +19,14 @@ Value text_value(Runtime& runtime, const std::string& text, bool trusted) {
 
 Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth) {
   constexpr bool kTrusted = false;
-  if (depth > Runtime::kMaxValueDepth) {
+  if (depth > Runtime::kMaxValueDepth)
     fail("the context of a chat template is nested deeper than {}", Runtime::kMaxValueDepth);
-  }
   if (json.is_null()) return {jinja::None{}, kTrusted};
   if (json.is_boolean()) return {json.get<bool>(), kTrusted};
   if (json.is_number_float()) return {json.get<double>(), kTrusted};
   if (json.is_string()) return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())
     fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
-  }
   if (json.is_number_integer()) return {json.get<std::int64_t>(), kTrusted};
   if (json.is_array()) {
     std::vector<Value> items;
@@ -112,6 +111,20 @@ std::string join_pieces(const std::vector<TextPiece>& pieces) {
   std::string text;
   for (const TextPiece& piece : pieces) text += piece.text;
   return text;
+}
+
+void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length) {
+  for (TextPiece& piece : pieces) {
+    piece.text.resize(std::min(piece.text.size(), length));
+    length -= piece.text.size();
+  }
+}
+
+std::tm local_time() {
+  const std::time_t time = std::time(nullptr);
+  std::tm now{};
+  localtime_r(&time, &now);
+  return now;
 }
 
 std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context, const std::tm& now) const {

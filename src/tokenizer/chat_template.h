@@ -43,6 +43,10 @@ class ChatTemplate {
 };
 
 std::string join_pieces(const std::vector<TextPiece>& pieces);
+// Leaves so many bytes of them, in all at most.
+void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length);
+
+std::tm local_time();
 
 // What a checkpoint folder says about chat.
 struct CheckpointChatTemplate {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
-#include <utility>
 
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
@@ -70,8 +69,7 @@ constexpr PreTokenizerName kNamedPreTokenizers[] = {
 };
 
 const PreTokenizerName& find_pre_tokenizer(const std::string& name, const std::string& where) {
-  const auto* const found = std::find_if(std::begin(kNamedPreTokenizers), std::end(kNamedPreTokenizers),
-                                         [&](const PreTokenizerName& known) { return known.name == name; });
+  const auto* const found = std::ranges::find(kNamedPreTokenizers, name, &PreTokenizerName::name);
   if (found != std::end(kNamedPreTokenizers)) return *found;
   std::vector<std::string_view> names;
   for (const PreTokenizerName& known : kNamedPreTokenizers) names.push_back(known.name);
@@ -145,7 +143,7 @@ class Builder {
   std::string token_text(const std::optional<int>& id, const char* key) const {
     if (!id || std::cmp_greater_equal(*id, vocabulary_.tokens.size()))
       fail("{}: key \"tokenizer.ggml.{}\" {}", where_, key, id ? "names no token" : "is missing");
-    return vocabulary_.tokens[static_cast<std::size_t>(*id)];
+    return vocabulary_.tokens[*id];
   }
 
   // The tokens that come before a text and behind it.
@@ -233,7 +231,7 @@ class Builder {
           merges.push_back({vocabulary_.scores[id], at, id});
       }
     }
-    std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+    std::ranges::sort(merges, [](const Merge& a, const Merge& b) {
       return std::tuple(-a.score, -static_cast<std::ptrdiff_t>(a.left_bytes), a.id) <
              std::tuple(-b.score, -static_cast<std::ptrdiff_t>(b.left_bytes), b.id);
     });

@@ -30,8 +30,8 @@ inline constexpr std::pair<std::string_view, Operator*> kPowers[] = {{"**", powe
 // Null if the token is none of the operators.
 template <typename Operators>
 auto find_operator(const Token& token, const Operators& operators) {
-  const auto* found = std::find_if(std::begin(operators), std::end(operators),
-                                   [&](const auto& candidate) { return token.is(candidate.first); });
+  const auto* found =
+      std::ranges::find_if(operators, [&](const auto& candidate) { return token.is(candidate.first); });
   return found == std::end(operators) ? nullptr : found->second;
 }
 
@@ -373,9 +373,8 @@ class ExpressionParser : protected TokenReader {
     return make(line, [object, parts](Render& run) {
       const Value sliced = run.evaluate(object);
       std::array<Value, 3> bounds = {};  // None where absent
-      for (std::size_t i = 0; i < bounds.size(); ++i) {
+      for (std::size_t i = 0; i < bounds.size(); ++i)
         if (parts[i] != nullptr) bounds[i] = run.evaluate(parts[i]);
-      }
       return slice(run, sliced, bounds[0], bounds[1], bounds[2]);
     });
   }
@@ -443,9 +442,8 @@ class ExpressionParser : protected TokenReader {
     expect("(");
     ArgumentExprs arguments;
     parse_separated(")", [&] {
-      if (current().is("*") || current().is("**")) {
+      if (current().is("*") || current().is("**"))
         refuse("arguments spread with '{}' are not supported", current().text);
-      }
       if (current().kind == TokenKind::kName && following().is("=")) {
         const Value name = make_text(take().text);
         take();
@@ -454,7 +452,7 @@ class ExpressionParser : protected TokenReader {
         const auto same = [&](const auto& argument) {
           return argument.first.text()->bytes() == name.text()->bytes();
         };
-        if (std::any_of(arguments.named.begin(), arguments.named.end(), same))
+        if (std::ranges::any_of(arguments.named, same))
           refuse("argument '{}' is repeated", name.text()->bytes());
         arguments.named.emplace_back(name, parse_expression());
       } else {

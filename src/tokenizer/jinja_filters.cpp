@@ -188,7 +188,7 @@ Value generator(Runtime& runtime, std::vector<Value> items) {
 
 // A list of the items by their keys. Stable, and stable in reverse too, as Python's.
 Value sorted(Runtime& runtime, Items keyed, bool reverse) {
-  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+  std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
     return reverse ? less(runtime, b.first, a.first) : less(runtime, a.first, b.first);
   });
   std::vector<Value> items;
@@ -243,9 +243,8 @@ Value dictsort_filter(const Invocation& call) {
 
 Value sort_filter(const Invocation& call) {
   Items keyed;
-  for (const Value& item : items_of(call)) {
+  for (const Value& item : items_of(call))
     keyed.emplace_back(sort_key(call.runtime, look_up(call.runtime, item, call[2]), call.flag(1)), item);
-  }
   return sorted(call.runtime, std::move(keyed), call.flag(0));
 }
 
@@ -255,7 +254,7 @@ Value unique_filter(const Invocation& call) {
     const Value key = sort_key(call.runtime, look_up(call.runtime, item, call[1]), call.flag(0));
     require_hashable(call.runtime, key);
     const auto same = [&](const Value& other) { return equal(call.runtime, other, key); };
-    if (std::any_of(seen.begin(), seen.end(), same)) continue;
+    if (std::ranges::any_of(seen, same)) continue;
     seen.push_back(key);
     items.push_back(item);
   }
@@ -265,7 +264,7 @@ Value unique_filter(const Invocation& call) {
 Value reverse_filter(const Invocation& call) {
   Runtime& runtime = call.runtime;
   std::vector<Value> items = items_of(call);
-  std::reverse(items.begin(), items.end());
+  std::ranges::reverse(items);
   return call.self.text() != nullptr ? join(runtime, Text(), items) : generator(runtime, std::move(items));
 }
 
@@ -273,15 +272,14 @@ Value batch_filter(const Invocation& call) {
   const std::int64_t size = call.integer(0, 0);
   std::vector<Value> batches, batch;
   for (const Value& item : items_of(call)) {
-    if (static_cast<std::int64_t>(batch.size()) == size) {
+    if (static_cast<std::int64_t>(batch.size()) == size)
       batches.push_back(call.runtime.make(std::exchange(batch, {})));
-    }
     batch.push_back(item);
   }
   if (!batch.empty()) {
     if (call.given(1) != nullptr && static_cast<std::int64_t>(batch.size()) < size) {
       call.runtime.charge_product(static_cast<std::size_t>(size), sizeof(Value));
-      batch.resize(static_cast<std::size_t>(size), *call[1]);
+      batch.resize(size, *call[1]);
     }
     batches.push_back(call.runtime.make(std::move(batch)));
   }

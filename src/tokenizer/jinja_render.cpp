@@ -56,9 +56,8 @@ Flow Render::execute(const Body& body) {
 
 void Render::write(const Value& value) {
   const Text& text = text_of(*this, value);
-  if (text.size() > limits().max_output_bytes - out_->size()) {
+  if (text.size() > limits().max_output_bytes - out_->size())
     fail("the output is longer than {} bytes", limits().max_output_bytes);
-  }
   charge(text.memory());
   out_->append(text);
 }
@@ -71,9 +70,8 @@ Flow Render::capture(const Body& body, Text& output) {
 const Value* Render::find_variable(NameId id) {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
     charge(scope->variables.size() * 4);
-    for (const auto& [name, value] : scope->variables) {
+    for (const auto& [name, value] : scope->variables)
       if (name == id) return &value;
-    }
   }
   return variables_[id] ? &*variables_[id] : nullptr;
 }
@@ -90,8 +88,7 @@ void Render::set_variable(NameId id, const Value& value) {
   }
   auto& variables = scope_->variables;
   charge(variables.size() * 4);
-  const auto known =
-      std::find_if(variables.begin(), variables.end(), [&](const auto& entry) { return entry.first == id; });
+  const auto known = std::ranges::find_if(variables, [&](const auto& entry) { return entry.first == id; });
   if (known == variables.end()) {
     variables.emplace_back(id, value);
   } else {

@@ -61,10 +61,6 @@ char32_t next_code_point(std::string_view text, std::size_t& offset) {
   return step.code_point;
 }
 
-std::size_t count_code_points(std::string_view text) {
-  return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_continuation));
-}
-
 std::size_t byte_offset(std::string_view text, std::size_t code_points) {
   std::size_t offset = 0;
   for (; offset < text.size(); ++offset) {

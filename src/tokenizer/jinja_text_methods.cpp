@@ -78,7 +78,7 @@ std::vector<Value> split_by(Runtime& runtime, const Text& text, const Text& sepa
     (side == Side::kLeft ? begin : end) = side == Side::kLeft ? behind : place;
   });
   parts.push_back(runtime.make(text.slice(begin, end)));
-  if (side == Side::kRight) std::reverse(parts.begin(), parts.end());
+  if (side == Side::kRight) std::ranges::reverse(parts);
   return parts;
 }
 
@@ -113,16 +113,14 @@ Text stripped(Runtime& runtime, const Text& text, const Text* characters, bool l
   const auto strips = [&](std::size_t at) {
     const char32_t c = next_code_point(bytes, at);
     if (characters == nullptr) return is_space(c);
-    for (std::size_t offset = 0; offset < characters->size();) {
+    for (std::size_t offset = 0; offset < characters->size();)
       if (next_code_point(characters->bytes(), offset) == c) return true;
-    }
     return false;
   };
   std::size_t begin = 0, end = bytes.size();
   while (left && begin < end && strips(begin)) next_code_point(bytes, begin);
-  while (right && end > begin && strips(character_begin(bytes, end - 1))) {
+  while (right && end > begin && strips(character_begin(bytes, end - 1)))
     end = character_begin(bytes, end - 1);
-  }
   return text.slice(begin, end);
 }
 
@@ -143,7 +141,7 @@ Value affix_method(const Invocation& call) {
   const List* choices = call[0]->list();
   if (choices == nullptr || choices->kind != ListKind::kTuple) return {has_affix(call, *call[0], side)};
   const auto matches = [&](const Value& choice) { return has_affix(call, choice, side); };
-  return {std::any_of(choices->items.begin(), choices->items.end(), matches)};
+  return {std::ranges::any_of(choices->items, matches)};
 }
 
 template <Side side>
@@ -191,9 +189,8 @@ Value replace_method(const Invocation& call) {
 
 Value join_method(const Invocation& call) {
   const std::span<const Value> items = iterate(call.runtime, *call[0]);
-  for (const Value& item : items) {
+  for (const Value& item : items)
     if (item.text() == nullptr) fail("join needs strings, found {}", type_name(item));
-  }
   return join(call.runtime, self_text(call), items);
 }
 

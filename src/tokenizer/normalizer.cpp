@@ -113,9 +113,8 @@ void append_ideograph_apart(std::string& out, char32_t c) {
   constexpr std::pair<char32_t, char32_t> kBlocks[] = {
       {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},   {0x20000, 0x2A6DF},
       {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
-  const bool is_ideograph = std::any_of(std::begin(kBlocks), std::end(kBlocks), [&](const auto& block) {
-    return c >= block.first && c <= block.second;
-  });
+  const bool is_ideograph =
+      std::ranges::any_of(kBlocks, [&](const auto& block) { return c >= block.first && c <= block.second; });
   if (is_ideograph) out.push_back(' ');
   append_utf8(out, c);
   if (is_ideograph) out.push_back(' ');
@@ -208,7 +207,7 @@ Normalizer::Normalizer(const JsonView& config) {
 
 std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
   for (const Step& step : steps_) {
-    if (step.keeps_ascii && std::all_of(text.begin(), text.end(), is_ascii)) continue;
+    if (step.keeps_ascii && std::ranges::all_of(text, is_ascii)) continue;
     std::string next = step.run(text);
     buffer = std::move(next);  // only now: `text` may lie in it
     text = buffer;

@@ -1,7 +1,6 @@
 #include "tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/text_steps.h"
@@ -205,7 +204,7 @@ PreTokenizer::PreTokenizer(const JsonView& config) {
 
 bool PreTokenizer::is_byte_level() const {
   const auto is = [](StepForm kind) { return [kind](const Step& step) { return step.kind == kind; }; };
-  const auto first = std::find_if(steps_.begin(), steps_.end(), is(StepForm::kToByteCharacters));
+  const auto first = std::ranges::find_if(steps_, is(StepForm::kToByteCharacters));
   return first != steps_.end() && std::all_of(first + 1, steps_.end(), is(StepForm::kSplit));
 }
 
@@ -216,10 +215,6 @@ void PreTokenizer::leave_bytes() {
     add_rewrite(steps_, StepForm::kRewrite,
                 [](std::string_view piece) { return from_byte_characters(piece).value(); });
   }
-}
-
-void PreTokenizer::run(PreTokens& tokens) const {
-  for (const Step& step : steps_) step.run(tokens);
 }
 
 }  // namespace quire

@@ -58,7 +58,9 @@ class PreTokenizer {
   void leave_bytes();
 
   // Cuts the text that `tokens` was started with; it is valid UTF-8.
-  void run(PreTokens& tokens) const;
+  void run(PreTokens& tokens) const {
+    for (const Step& step : steps_) step.run(tokens);
+  }
 
  private:
   std::vector<Step> steps_;

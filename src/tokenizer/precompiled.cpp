@@ -1,8 +1,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 
 #include "tokenizer/normalizer.h"
 #include "tokenizer/text_steps.h"

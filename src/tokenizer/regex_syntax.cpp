@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 
 #include "base/error.h"
 #include "tokenizer/regex.h"
@@ -76,9 +75,8 @@ class Translator {
     if (c == 'v') return replace(2, "\\x0b");
     constexpr std::string_view kSame = "rntfaex";
     constexpr std::string_view kSameOutsideClass = "AzZ";
-    if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos)) {
+    if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos))
       refuse(format_text("\\{}", c));
-    }
     take(2);
   }
 
@@ -96,8 +94,7 @@ class Translator {
     std::string name(rest_.substr(3, close - 3));
     const std::string negation = name.starts_with('^') ? "^" : "";
     name.erase(0, negation.size());
-    const bool plain =
-        std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+    const bool plain = std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!plain) refuse(format_text("\\p{{{}}}", name));
     const bool script = name.size() > 2 && is_script_(name);
     replace(close + 1, format_text("\\{}{{{}{}{}}}", rest_[1], negation, script ? "sc:" : "", name));
@@ -105,10 +102,8 @@ class Translator {
 
   void code_point() {
     const std::string_view digits = rest_.substr(2, 4);
-    if (digits.size() < 4 ||
-        !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c); })) {
+    if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); }))
       refuse("\\u without four hexadecimal digits");
-    }
     replace(6, format_text("\\x{{{}}}", digits));
   }
 
@@ -137,9 +132,8 @@ class Translator {
         "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
     if (rest_.starts_with("(*")) refuse("(*");
     if (!rest_.starts_with("(?")) return take(1);
-    for (const std::string_view opening : kSame) {
+    for (const std::string_view opening : kSame)
       if (rest_.starts_with(opening)) return take(opening.size());
-    }
     if (out_.empty() && rest_.starts_with("(?i)")) return take(4);
     refuse(rest_.substr(0, 4));
   }

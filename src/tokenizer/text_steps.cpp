@@ -39,8 +39,6 @@ TextReplacer::TextReplacer(const JsonView& config) {
   content_ = config.at("content").as_string();
 }
 
-bool TextReplacer::replaces_single_characters() const { return is_character(literal_); }
-
 std::string TextReplacer::operator()(std::string_view text) const {
   if (!regex_) return replace_all(text, literal_, content_);
   RegexScanner scanner(*regex_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <string_view>
 
@@ -31,13 +32,10 @@ void add_steps(Steps& steps, const JsonView& config, std::string_view what, cons
     for (const JsonView& step : config.at(list).items()) add_steps(steps, step, what, list, kinds);
     return;
   }
-  const auto kind =
-      std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return k.type == type; });
+  const auto kind = std::ranges::find(kinds, type, &StepKind<Steps>::type);
   if (kind != std::end(kinds)) return kind->add(steps, config);
-  std::string supported;
-  for (const auto& known : kinds) supported += format_text("{}{}", supported.empty() ? "" : ", ", known.type);
   fail("{}: the {} {} is not supported; supported are {} and Sequence", config.where(), what, type,
-       supported);
+       join_text(std::views::transform(kinds, &StepKind<Steps>::type), ", "));
 }
 
 // Error, naming what grows, if a text would pass the limit of 1 GiB.
@@ -57,7 +55,7 @@ class TextReplacer {
 
   std::string operator()(std::string_view text) const;
   // The pattern is one character: it cannot be split between parts of a text.
-  bool replaces_single_characters() const;
+  bool replaces_single_characters() const { return is_character(literal_); }
 
  private:
   std::string literal_;         // what is looked for, unless empty

@@ -1,7 +1,5 @@
 #include "tokenizer/token_decoder.h"
 
-#include <utility>
-
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/text_steps.h"
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -22,6 +23,10 @@ void append_utf8(std::string& out, char32_t code_point);
 
 // Whether it continues a character that begins before it.
 inline bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+// Those that begin in these bytes, so that one in parts counts once.
+inline std::size_t count_code_points(std::string_view bytes) {
+  return std::ranges::count_if(bytes, [](char byte) { return !is_continuation(byte); });
+}
 // Where the character begins that the byte at `position` of valid UTF-8 belongs to.
 std::size_t character_begin(std::string_view text, std::size_t position);
 

@@ -19,7 +19,7 @@ class Unigram final : public TokenizerModel {
       : TokenizerModel(std::move(tokens), std::move(reserved)),
         scores_(std::move(scores)),
         trie_(make_trie()),
-        unknown_score_(*std::min_element(scores_.begin(), scores_.end()) - kUnknownPenalty),
+        unknown_score_(*std::ranges::min_element(scores_) - kUnknownPenalty),
         where_(config.where()) {
     if (const auto id = config.find("unk_id"))
       unknown_ = static_cast<TokenId>(id->as_int(0, vocabulary().size() - 1));

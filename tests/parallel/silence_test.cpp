@@ -1,6 +1,6 @@
-#include "parallel/silence.h"
-
 #include <gtest/gtest.h>
+
+#include "parallel/patience.h"
 
 namespace quire {
 namespace {

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <span>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -247,8 +244,7 @@ const BlockFormat& format_of(GgufType type) {
                                   float_of_half_at<0>),
                  kIq4Table),
   };
-  const auto found = std::find_if(formats.begin(), formats.end(),
-                                  [&](const BlockFormat& format) { return format.type == type; });
+  const auto found = std::ranges::find(formats, type, &BlockFormat::type);
   QUIRE_CHECK(found != formats.end(), "{}", block_of(type).name);
   return *found;
 }
@@ -320,7 +316,7 @@ class GgufRows {
     constexpr std::int64_t kScratchBytes = std::int64_t{64} << 10;
     const std::int64_t total = num_rows * blocks_per_row_;
     const std::int64_t step = std::min(total, kScratchBytes / block_bytes_);
-    std::vector<Byte> bytes(static_cast<std::size_t>(step * block_bytes_));
+    std::vector<Byte> bytes(step * block_bytes_);
     const std::uint64_t begin =
         tensor_.offset + static_cast<std::uint64_t>(row * blocks_per_row_ * block_bytes_);
     for (std::int64_t done = 0; done < total; done += step) {

@@ -86,7 +86,7 @@ class ConfigBuilder {
   std::vector<int> of_layers(std::string_view from, IntRange range) const {
     std::vector<int> numbers = keys().get_layer_ints(key(from), num_blocks_, range);
     if (numbers.empty()) keys().fail_at(key(from), "is missing");
-    numbers.resize(static_cast<std::size_t>(integer("num_hidden_layers")));
+    numbers.resize(integer("num_hidden_layers"));
     return numbers;
   }
   // count, used: what the configuration calls how many there are, and how many a token takes.
@@ -188,8 +188,7 @@ class ConfigBuilder {
   void read_rotary_by_type(int head_dim) {
     const int local = keys().require_int(key("attention.key_length_swa"), kHeadSize);
     const std::vector<double> factors = values_of(kFactors, head_dim / 2);
-    const auto still =
-        std::find_if(factors.begin(), factors.end(), [](double factor) { return factor != 1; });
+    const auto still = std::ranges::find_if(factors, [](double factor) { return factor != 1; });
     if (std::any_of(still, factors.end(), [](double factor) { return factor < 1e9; }))
       fail("{}: tensor {} must hold ones, then what is as good as infinite", model_.path(),
            in_quotes(std::string(kFactors)));
@@ -233,7 +232,7 @@ class ConfigBuilder {
     if (tensor == nullptr || tensor->type != GgufType::kF32 || tensor->shape != std::vector{size})
       fail("{}: tensor {} must hold {} numbers of type F32", model_.path(), in_quotes(std::string(name)),
            size);
-    std::vector<float> values(static_cast<std::size_t>(size));
+    std::vector<float> values(size);
     open_gguf_tensor(std::string(name), *tensor)
         .tensors.front()
         .tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, size}));
@@ -325,7 +324,7 @@ void read_gemma4(ConfigBuilder& builder) {
   const std::vector<int> local = builder.of_layers("attention.sliding_window_pattern", {.min = 0, .max = 1});
   const std::vector<int> heads = builder.of_layers("attention.head_count_kv", kHeadCount);
   const std::vector<int> inner = builder.of_layers("feed_forward_length", kWidth);
-  const auto full = static_cast<std::size_t>(std::find(local.begin(), local.end(), 0) - local.begin());
+  const auto full = static_cast<std::size_t>(std::ranges::find(local, 0) - local.begin());
   builder.set("num_key_value_heads", heads[full == 0 ? heads.size() - 1 : 0]);
   if (full < heads.size()) {
     builder.set("num_global_key_value_heads", heads[full]);
@@ -364,7 +363,7 @@ void read_lfm2(ConfigBuilder& builder) {
   for (std::size_t i = 0; i < heads.size(); ++i)
     if (heads[i] > 0) attention.push_back(static_cast<int>(i));
   if (attention.empty()) builder.keys().fail_at(builder.key("attention.head_count_kv"), "has none above 0");
-  builder.set("num_key_value_heads", *std::max_element(heads.begin(), heads.end()));
+  builder.set("num_key_value_heads", *std::ranges::max_element(heads));
   builder.set("full_attn_idxs", attention);
   builder.require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
   builder.require_int("intermediate_size", "feed_forward_length", kWidth);
@@ -447,8 +446,7 @@ constexpr Architecture kArchitectures[] = {
 
 GgufConfig read_gguf_config(const GgufModel& model) {
   const std::string name = model.keys().require_string("general.architecture");
-  const auto* const found = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
-                                         [&](const Architecture& entry) { return entry.name == name; });
+  const auto* const found = std::ranges::find(kArchitectures, name, &Architecture::name);
   if (found == std::end(kArchitectures)) {
     std::vector<std::string_view> names;
     for (const Architecture& entry : kArchitectures) names.push_back(entry.name);

@@ -3,7 +3,6 @@
 #include <set>
 #include <string>
 
-#include "checkpoint/generation_config.h"
 #include "checkpoint/gguf/gguf_file.h"
 #include "checkpoint/model_config.h"
 

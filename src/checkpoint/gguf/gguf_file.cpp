@@ -1,10 +1,8 @@
 #include "checkpoint/gguf/gguf_file.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -43,12 +41,11 @@ constexpr std::pair<std::uint32_t, std::string_view> kOtherTypes[] = {
     {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {40, "NVFP4"}};
 
 GgufType type_of(std::uint32_t id, const std::string& where) {
-  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeEntry& entry) {
-    return static_cast<std::uint32_t>(entry.type) == id;
-  });
+  const auto* const found = std::ranges::find_if(
+      kTypes, [&](const TypeEntry& entry) { return static_cast<std::uint32_t>(entry.type) == id; });
   if (found != std::end(kTypes)) return found->type;
-  const auto* const other = std::find_if(std::begin(kOtherTypes), std::end(kOtherTypes),
-                                         [&](const auto& entry) { return entry.first == id; });
+  const auto* const other =
+      std::ranges::find_if(kOtherTypes, [&](const auto& entry) { return entry.first == id; });
   std::vector<std::string_view> names;
   for (const TypeEntry& entry : kTypes) names.push_back(entry.block.name);
   fail("{} has the type {}{}, which is not supported; supported are {}", where, id,
@@ -86,8 +83,7 @@ void place_tensor(const std::string& where, std::uint64_t data, std::uint64_t al
 }  // namespace
 
 const GgufBlock& block_of(GgufType type) {
-  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                         [&](const TypeEntry& entry) { return entry.type == type; });
+  const auto* const found = std::ranges::find(kTypes, type, &TypeEntry::type);
   QUIRE_CHECK(found != std::end(kTypes));
   return found->block;
 }
@@ -292,7 +288,7 @@ std::optional<int> GgufKeys::find_int(const ConfigKey& key, IntRange range) cons
   const auto [name, value] = find(key);
   if (value == nullptr || !value->is_array() || value->empty()) return ConfigObject::find_int(key, range);
   const Json& first = value->front();
-  if (std::any_of(value->begin(), value->end(), [&](const Json& other) { return other != first; }))
+  if (std::ranges::any_of(*value, [&](const Json& other) { return other != first; }))
     fail_at(name, "differs by layer, which is not supported");
   return to_int(name, first, range);
 }
@@ -309,7 +305,7 @@ std::vector<int> GgufKeys::get_layer_ints(const ConfigKey& key, int num_layers, 
   for (const Json& item : value->is_array() ? *value : Json::array({*value}))
     numbers.push_back(
         to_int(name, item.is_boolean() ? Json(static_cast<int>(item.get<bool>())) : item, range));
-  if (!value->is_array()) numbers.resize(static_cast<std::size_t>(num_layers), numbers.front());
+  if (!value->is_array()) numbers.resize(num_layers, numbers.front());
   if (std::ssize(numbers) != num_layers)
     fail_at(name, format_text("has {} numbers for {} layers", numbers.size(), num_layers));
   return numbers;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -121,7 +120,7 @@ template <typename Map>
 WeightTensorPtr mapped(const WeightTensorPtr& tensor, const Map& map) {
   return make_weight_tensor(
       tensor->name(), DType::kF32, tensor->shape(), [=](std::int64_t row, const Tensor& dst) {
-        std::vector<float> values(static_cast<std::size_t>(dst.numel()));
+        std::vector<float> values(dst.numel());
         tensor->read_rows(row, Tensor(values.data(), DType::kF32, {dst.dim(0), dst.dim(1)}));
         for (float& value : values) value = map(value);
         convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());

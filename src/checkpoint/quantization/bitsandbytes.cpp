@@ -28,7 +28,7 @@ struct QuantState {
 
 // Elements [begin, begin + count) of a tensor that is shown as a column.
 std::vector<float> read_floats(const WeightTensor& column, std::int64_t begin, std::int64_t count) {
-  std::vector<float> values(static_cast<std::size_t>(count));
+  std::vector<float> values(count);
   column.read_rows(begin, Tensor(values.data(), DType::kF32, {count, 1}));
   return values;
 }
@@ -71,14 +71,14 @@ class Magnitudes {
     stored_ = linear.take(kAbsmax, kU8Types, {num_blocks}, {num_blocks, 1});
     nested_ = linear.take("weight.nested_absmax", kF32Types, {num_nested}, {num_nested, 1});
     const auto table = read_values<float>(*linear.take("weight.nested_quant_map", kF32Types, {256}));
-    std::copy(table.begin(), table.end(), table_.begin());
+    std::ranges::copy(table, table_.begin());
   }
 
   const std::string& name() const { return stored_->name(); }
 
   std::vector<float> read(std::int64_t begin, std::int64_t count) const {
     if (nested_ == nullptr) return read_floats(*stored_, begin, count);
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count));
+    std::vector<std::uint8_t> codes(count);
     stored_->read_rows(begin, Tensor(codes.data(), DType::kU8, {count, 1}));
     const std::int64_t first = begin / nested_block_size_;
     const std::vector<float> scales =
@@ -86,9 +86,7 @@ class Magnitudes {
     std::vector<float> values;
     values.reserve(codes.size());
     for (std::int64_t i = 0; i < count; ++i)
-      values.push_back(table_[codes[static_cast<std::size_t>(i)]] *
-                           scales[static_cast<std::size_t>((begin + i) / nested_block_size_ - first)] +
-                       nested_offset_);
+      values.push_back(table_[codes[i]] * scales[(begin + i) / nested_block_size_ - first] + nested_offset_);
     return values;
   }
 
@@ -118,7 +116,7 @@ WeightGroup take_table(const StoredLinear& linear) {
         const std::vector<float> values =
             magnitudes.read(first, ceil_div((row + count) * cols, size) - first);
         for (std::int64_t i = 0; i < count * cols / block_cols; ++i)
-          out[i] = values[static_cast<std::size_t>((row * cols + i * block_cols) / size - first)];
+          out[i] = values[(row * cols + i * block_cols) / size - first];
       });
   WeightGroup group = {
       {{WeightPart::kWeight, unpacked(std::move(bytes), Packing::nibbles(true), rows, cols)},
@@ -126,9 +124,9 @@ WeightGroup take_table(const StoredLinear& linear) {
       {.code = CodeType::kTable, .bits = 4, .block_cols = block_cols, .scale = ScaleType::kF32},
       rows,
       cols};
-  if (!std::all_of(table.begin(), table.end(), [](float value) { return std::isfinite(value); }))
+  if (!std::ranges::all_of(table, [](float value) { return std::isfinite(value); }))
     linear.fail_at("weight.quant_map", "a value is not finite");
-  std::copy(table.begin(), table.end(), group.format.table.begin());
+  std::ranges::copy(table, group.format.table.begin());
   return group;
 }
 
@@ -145,7 +143,7 @@ WeightGroup take_int8(const StoredLinear& linear) {
   WeightTensorPtr scales =
       computed_scales(magnitudes->name(), rows, 1, [=](std::int64_t row, std::int64_t count, float* out) {
         const std::vector<float> values = read_floats(*magnitudes, row, count);
-        std::transform(values.begin(), values.end(), out, [](float value) { return value / kLargestCode; });
+        std::ranges::transform(values, out, [](float value) { return value / kLargestCode; });
       });
   return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, std::move(scales)}},
           {.code = CodeType::kInt,

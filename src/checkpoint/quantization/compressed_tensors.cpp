@@ -1,8 +1,6 @@
 // compressed-tensors (vLLM's library, of llm-compressor): groups of modules, each quantised in a way of its
 // own.
 #include <algorithm>
-#include <numeric>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -92,7 +90,7 @@ void check_fits(const ConfigObject& weights, const ModuleGroup& group, std::stri
 ModuleGroup read_group(const ConfigObject& config, const ConfigObject& weights, std::string_view layout) {
   ModuleGroup group;
   group.layout = config.get_string("format", layout);
-  if (std::find(std::begin(kLayouts), std::end(kLayouts), group.layout) == std::end(kLayouts))
+  if (std::ranges::find(kLayouts, group.layout) == std::end(kLayouts))
     config.fail_at("format", format_text("{} is not supported; {} are", in_quotes(group.layout),
                                          join_text(kLayouts, ", ")));
   const std::string type = weights.get_string("type", "int");
@@ -108,7 +106,7 @@ ModuleGroup read_group(const ConfigObject& config, const ConfigObject& weights, 
   const std::string order = weights.get_string("actorder", "");
   group.is_ordered = order == "group" || order == "dynamic";
   const std::vector<std::string> targets = config.get_strings("targets");
-  group.targets_class = std::find(targets.begin(), targets.end(), kClassOfAll) != targets.end();
+  group.targets_class = std::ranges::find(targets, kClassOfAll) != targets.end();
   group.targets = ModuleList(config, "targets");
   return group;
 }

@@ -1,8 +1,5 @@
 // GPTQ as AutoGPTQ and GPTQModel write it (gptqmodel/nn_modules/qlinear/__init__.py): codes packed along the
 // inputs, zero points along the outputs; those of format v1 are stored less one.
-#include <algorithm>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -40,7 +37,7 @@ WeightTensorPtr symmetric_scales(const WeightTensorPtr& scales, const WeightTens
   return make_weight_tensor(
       scales->name(), scales->dtype(), scales->shape(), [=](std::int64_t row, const Tensor& dst) {
         scales->read_rows(row, dst);
-        std::vector<std::uint8_t> points(static_cast<std::size_t>(dst.numel()));
+        std::vector<std::uint8_t> points(dst.numel());
         zeros->read_rows(row, Tensor(points.data(), DType::kU8, {dst.dim(0), dst.dim(1)}));
         for (const std::uint8_t zero : points) {
           if (zero != middle)

@@ -17,7 +17,7 @@ constexpr std::int64_t kFp8Block = 128;
 
 void check_algorithm(const ConfigObject& config) {
   const std::string name = config.get_string("quant_algo", "");
-  if (std::find(std::begin(kAlgorithms), std::end(kAlgorithms), name) == std::end(kAlgorithms))
+  if (std::ranges::find(kAlgorithms, name) == std::end(kAlgorithms))
     config.fail_at("quant_algo",
                    format_text("{} is not supported; {} are", in_quotes(name), join_text(kAlgorithms, ", ")));
 }

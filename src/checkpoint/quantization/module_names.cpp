@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -113,8 +112,7 @@ ModuleList::ModuleList(const ConfigObject& config, std::string_view key) {
 ModuleList::Match ModuleList::match(std::span<const std::string> spellings) const {
   Match best = Match::kNone;
   for (const ModulePattern& pattern : patterns_) {
-    if (std::any_of(spellings.begin(), spellings.end(),
-                    [&](const std::string& name) { return pattern.matches(name); }))
+    if (std::ranges::any_of(spellings, [&](const std::string& name) { return pattern.matches(name); }))
       best = std::max(best, pattern.is_regex() ? Match::kRegex : Match::kName);
   }
   return best;

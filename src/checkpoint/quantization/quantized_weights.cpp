@@ -1,9 +1,7 @@
 #include "checkpoint/quantization/quantized_weights.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -49,9 +47,9 @@ bool is_zero_bias(Checkpoint& file, const std::string& name) {
       bias->shape.size() != 1)
     return false;
   const WeightTensorPtr tensor = file.take(name, bias->shape);
-  std::vector<float> values(static_cast<std::size_t>(tensor->cols()));
+  std::vector<float> values(tensor->cols());
   tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, tensor->cols()}));
-  return std::all_of(values.begin(), values.end(), [](float value) { return value == 0; });
+  return std::ranges::all_of(values, [](float value) { return value == 0; });
 }
 
 }  // namespace
@@ -62,8 +60,8 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
   // Older checkpoints of ModelOpt have a file of their own, which names an algorithm alone.
   const std::string name =
       config->get_string("quant_method", config->contains("quant_algo") ? "modelopt" : "");
-  const auto* const found = std::find_if(std::begin(kMethods), std::end(kMethods),
-                                         [&](const auto& method) { return name == method.first; });
+  const auto* const found =
+      std::ranges::find_if(kMethods, [&](const auto& method) { return name == method.first; });
   if (found == std::end(kMethods)) {
     std::vector<std::string_view> names;
     for (const auto& method : kMethods) names.push_back(method.first);
@@ -83,8 +81,8 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
 std::vector<std::string> QuantizedWeights::unclaimed() const {
   std::vector<std::string> names = file_.unclaimed();
   std::erase_if(names, [this](const std::string& name) {
-    return std::any_of(std::begin(kOptionalScales), std::end(kOptionalScales),
-                       [&](std::string_view ending) { return name.ends_with(ending); }) ||
+    return std::ranges::any_of(kOptionalScales,
+                               [&](std::string_view ending) { return name.ends_with(ending); }) ||
            is_zero_bias(file_, name);
   });
   return names;

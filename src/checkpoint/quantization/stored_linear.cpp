@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -67,16 +66,16 @@ class Unpacker {
     const std::int64_t per_word = packing_.along_rows ? std::ssize(packing_.shifts) : 1;
     const std::int64_t width = words_->cols(), end = row + dst.dim(0);
     const std::int64_t step = std::max<std::int64_t>(1, kScratchWords / std::max<std::int64_t>(1, width));
-    std::vector<Word> words(static_cast<std::size_t>(std::min(step, words_->rows()) * width));
+    std::vector<Word> words(std::min(step, words_->rows()) * width);
     auto* out = dst.data_as<std::uint8_t>();
     const std::int64_t cols = dst.dim(1);
     for (std::int64_t first = row / per_word; first * per_word < end; first += step) {
       const std::int64_t count = std::min(step, ceil_div(end, per_word) - first);
       words_->read_rows(first, Tensor(words.data(), words_->dtype(), {count, width}));
       for (; row < std::min(end, (first + count) * per_word); ++row, out += cols) {
-        const Word* of_row = &words[static_cast<std::size_t>((row / per_word - first) * width)];
+        const Word* of_row = &words[(row / per_word - first) * width];
         if (packing_.along_rows) {
-          take_apart(of_row, packing_.shifts[static_cast<std::size_t>(row % per_word)], cols, out);
+          take_apart(of_row, packing_.shifts[row % per_word], cols, out);
         } else {
           take_apart(of_row, cols, out);
         }
@@ -133,13 +132,9 @@ StoredLinear::StoredLinear(Checkpoint& file, std::string_view prefix, std::int64
                                                        : std::string(kOuterModel) + std::string(prefix));
 }
 
-std::string StoredLinear::name_of(std::string_view suffix) const {
-  return prefix() + "." + std::string(suffix);
-}
-
 bool StoredLinear::has(std::string_view suffix, std::span<const std::string_view> dtypes) const {
   const SafetensorsEntry* entry = find(suffix);
-  return entry != nullptr && std::find(dtypes.begin(), dtypes.end(), entry->dtype_name) != dtypes.end();
+  return entry != nullptr && std::ranges::find(dtypes, entry->dtype_name) != dtypes.end();
 }
 
 WeightTensorPtr StoredLinear::take(std::string_view suffix, std::span<const std::string_view> dtypes,
@@ -177,7 +172,7 @@ StoredScales checked_scales(WeightTensorPtr stored, std::string_view dtype) {
 WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_t cols,
                                 std::function<void(std::int64_t, std::int64_t, float*)> compute) {
   const auto read = [=, compute = std::move(compute)](std::int64_t row, const Tensor& dst) {
-    std::vector<float> values(static_cast<std::size_t>(dst.numel()));
+    std::vector<float> values(dst.numel());
     compute(row, dst.dim(0), values.data());
     check_finite<float>(name, row, cols, values, [](float value) { return std::isfinite(value); });
     convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
@@ -198,10 +193,6 @@ Packing Packing::words(int bits) {
   Packing packing{.bits = bits, .shifts = {}};
   for (int shift = 0; shift < 32; shift += bits) packing.shifts.push_back(static_cast<std::uint8_t>(shift));
   return packing;
-}
-
-Packing Packing::bytes(int added) {
-  return {.bits = 8, .shifts = {0}, .added = static_cast<std::uint32_t>(added)};
 }
 
 Packing Packing::nibbles(bool high_first) {
@@ -230,23 +221,21 @@ void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_v
   }
   std::vector<std::int64_t> order(groups.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto group_of = [&](std::int64_t col) { return groups[static_cast<std::size_t>(col)]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t a, std::int64_t b) { return group_of(a) < group_of(b); });
+  const auto group_of = [&](std::int64_t col) { return groups[col]; };
+  std::ranges::stable_sort(order, {}, group_of);
   for (std::int64_t i = 0; i < group.cols; ++i) {
-    if (group_of(order[static_cast<std::size_t>(i)]) != i / size)
+    if (group_of(order[i]) != i / size)
       linear.fail_at(suffix, format_text("must give each group {} columns, and group {} has another number",
                                          size, i / size));
   }
-  if (std::is_sorted(order.begin(), order.end())) return;
+  if (std::ranges::is_sorted(order)) return;
   WeightTensorPtr& codes = group.tensors.front().tensor;
   codes = pick_cols(std::move(codes), order);
   group.format.is_ordered = true;
   group.tensors.push_back(
       {WeightPart::kOrder, make_weight_tensor(linear.name_of(suffix), DType::kI32, {1, group.cols},
                                               [order](std::int64_t, const Tensor& dst) {
-                                                std::copy(order.begin(), order.end(),
-                                                          dst.data_as<std::int32_t>());
+                                                std::ranges::copy(order, dst.data_as<std::int32_t>());
                                               })});
 }
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,7 +38,7 @@ class StoredLinear {
   std::span<const std::string> spellings() const { return spellings_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
-  std::string name_of(std::string_view suffix) const;
+  std::string name_of(std::string_view suffix) const { return prefix() + "." + std::string(suffix); }
 
   bool has(std::string_view suffix) const { return find(suffix) != nullptr; }
   bool has(std::string_view suffix, std::span<const std::string_view> dtypes) const;
@@ -67,7 +66,7 @@ class StoredLinear {
 // A single value or a few; an I32, I64, U8 or F32 tensor as a vector of its type.
 template <typename T>
 std::vector<T> read_values(const WeightTensor& tensor) {
-  std::vector<T> values(static_cast<std::size_t>(tensor.rows() * tensor.cols()));
+  std::vector<T> values(tensor.rows() * tensor.cols());
   tensor.read_rows(0, Tensor(values.data(), tensor.dtype(), {tensor.rows(), tensor.cols()}));
   return values;
 }
@@ -92,8 +91,11 @@ struct Packing {
   bool along_rows = false;  // a word's codes are of as many rows, and not columns
   std::uint32_t added = 0;  // to each word, before it is taken apart
 
-  static Packing words(int bits);   // of four bytes, the lowest bits first
-  static Packing bytes(int added);  // a code each
+  static Packing words(int bits);  // of four bytes, the lowest bits first
+  // A code each.
+  static Packing bytes(int added) {
+    return {.bits = 8, .shifts = {0}, .added = static_cast<std::uint32_t>(added)};
+  }
   static Packing nibbles(bool high_first);
   std::int64_t num_words(std::int64_t codes) const { return ceil_div(codes, std::ssize(shifts)); }
 };

@@ -107,7 +107,7 @@ std::vector<LoadRequest> BenchServe::make_requests(std::uint64_t prompt_seed) co
   } else {
     requests = read_dataset(dataset);
     const std::size_t lines = requests.size();
-    if (num_prompts > 0) requests.resize(static_cast<std::size_t>(num_prompts));
+    if (num_prompts > 0) requests.resize(num_prompts);
     for (std::size_t i = lines; i < requests.size(); ++i) requests[i] = requests[i % lines];
   }
   fill_prompts(requests, form.chat, vocab_size, prompt_seed);

@@ -67,7 +67,7 @@ void read_config_file(CLI::App& command, const std::string& path) {
     for (const auto& entry : file) {
       line = entry.first.Mark().line + 1;
       std::string name = entry.first.Scalar();
-      std::replace(name.begin(), name.end(), '_', '-');
+      std::ranges::replace(name, '_', '-');
       CLI::Option* const option = command.get_option_no_throw("--" + name);
       if (option == nullptr || name == "help" || name == "config")
         fail("{} is no flag of {}{}", in_quotes(name), command.get_name(), nearest_flag(command, name));

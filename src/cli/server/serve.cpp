@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <memory>
 
 #include "base/error.h"
 #include "base/host_memory.h"

@@ -1,5 +1,4 @@
 #include <array>
-#include <string>
 
 #include "base/format.h"
 #include "base/log.h"

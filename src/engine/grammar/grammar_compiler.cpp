@@ -5,11 +5,9 @@
 #include <deque>
 #include <list>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
-#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"
@@ -220,9 +218,9 @@ class CompilePool final : public GrammarCompiler {
   std::shared_ptr<const grammar::Vocabulary> vocabulary() {
     const std::lock_guard lock(vocabulary_mutex_);
     if (vocabulary_) return vocabulary_;
-    std::vector<grammar::TokenText> tokens(static_cast<std::size_t>(vocab_size_));
+    std::vector<grammar::TokenText> tokens(vocab_size_);
     for (TokenId id = 0; id < std::min(vocab_size_, tokenizer_->vocab_size()); ++id)
-      tokens[static_cast<std::size_t>(id)] = {tokenizer_->token_bytes(id), tokenizer_->is_special(id)};
+      tokens[id] = {tokenizer_->token_bytes(id), tokenizer_->is_special(id)};
     vocabulary_ = std::make_shared<const grammar::Vocabulary>(std::move(tokens), end_ids_);
     return vocabulary_;
   }

@@ -3,8 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,9 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "ops/host_copies.h"
 #include "ops/linear_format.h"
@@ -49,7 +46,7 @@ struct CacheHalf {
   CacheHalf(Tensor of_rows, Tensor of_scales, CacheCode of_code)
       : rows(std::move(of_rows)), scales(std::move(of_scales)), code(of_code) {
     for (int bits = 0; code != CacheCode::kNone && bits < 256; ++bits)
-      values[static_cast<std::size_t>(bits)] = value_of(code, static_cast<std::uint8_t>(bits));
+      values[bits] = value_of(code, static_cast<std::uint8_t>(bits));
   }
 
   // x [head_dim], of which `scale` is the given one, or null. T: what is stored where there are no codes.
@@ -149,7 +146,7 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
   const std::int64_t block_size = keys.rows.dim(2);
   const auto* k_scales = near.k_scales.data_as<const float>();
   const auto* v_scales = near.v_scales.data_as<const float>();
-  std::vector<float> head(static_cast<std::size_t>(dim));
+  std::vector<float> head(dim);
   dispatch_float(near.qkv.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
       T* qkv = near.qkv.data_as<T>() + t * near.qkv.stride(0);
@@ -171,8 +168,7 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
       const float q_scale = near.q_scale.defined() ? near.q_scale.data_as<const float>()[position] : 1;
       for (std::int64_t h = 0; h < near.num_heads; ++h) {
         transform(qkv + h * dim, near.q_norm);
-        for (std::int64_t i = 0; i < dim; ++i)
-          qkv[h * dim + i] = from_float<T>(q_scale * head[static_cast<std::size_t>(i)]);
+        for (std::int64_t i = 0; i < dim; ++i) qkv[h * dim + i] = from_float<T>(q_scale * head[i]);
       }
       if (slot < 0) continue;
       for (std::int64_t h = 0; h < near.num_kv_heads; ++h) {
@@ -201,7 +197,7 @@ void Backend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& 
   const std::int64_t group = heads / cache.keys.dim(1);
   const auto* slopes = host.read(scores.alibi_slopes).data_as<const float>();
   const auto* sinks = host.read(scores.sinks).data_as<const float>();
-  std::vector<float> scratch(static_cast<std::size_t>(batch.max_seq_len + 2 * dim));
+  std::vector<float> scratch(batch.max_seq_len + 2 * dim);
   dispatch_float(q.dtype(), [&]<typename T>() {
     for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
       const std::int64_t begin = near.query_starts.data_as<const std::int32_t>()[s];

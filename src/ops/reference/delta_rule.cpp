@@ -1,5 +1,4 @@
 #include <cstring>
-#include <vector>
 
 #include "ops/host_copies.h"
 #include "ops/reference/rows.h"
@@ -34,12 +33,12 @@ void take_turn(const DeltaTurn& turn, float* state, std::int64_t n, const T* v, 
     float seen = 0, read = 0;
     for (std::int64_t i = 0; i < keys; ++i) {
       state[i * n + j] *= decay;
-      seen += k[static_cast<std::size_t>(i)] * state[i * n + j];
+      seen += k[i] * state[i * n + j];
     }
     const float delta = beta * (to_float(v[j]) - seen);
     for (std::int64_t i = 0; i < keys; ++i) {
-      state[i * n + j] += k[static_cast<std::size_t>(i)] * delta;
-      read += q[static_cast<std::size_t>(i)] * state[i * n + j];
+      state[i * n + j] += k[i] * delta;
+      read += q[i] * state[i * n + j];
     }
     out[j] = read;
   }
@@ -106,7 +105,7 @@ void Backend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, c
   const std::int64_t group = heads / input.num_key_heads, keys = input.num_key_heads * key_dim;
   const auto size = static_cast<std::size_t>(key_dim * n);
   DeltaTurn turn;
-  turn.q.resize(static_cast<std::size_t>(key_dim));
+  turn.q.resize(key_dim);
   turn.k.resize(turn.q.size());
   const auto run = [&]<typename T>(std::int64_t s, std::int64_t h) {
     const auto slot_of = [&](const Tensor& slot) {
@@ -131,9 +130,8 @@ void Backend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, c
     }
   };
   dispatch_float(input.qkv.dtype(), [&]<typename T>() {
-    for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
+    for (std::int64_t s = 0; s < batch.num_sequences; ++s)
       for (std::int64_t h = 0; h < heads; ++h) run.template operator()<T>(s, h);
-    }
   });
 }
 

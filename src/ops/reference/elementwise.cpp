@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <vector>
 
 #include "ops/host_copies.h"
 #include "ops/reference/rows.h"
@@ -128,9 +127,8 @@ void Backend::take_sampled_tokens(const Tensor& ids, const Tensor& places, const
   auto* filled = host.update(ids).data_as<std::int32_t>();
   const auto* from = host.read(places).data_as<const std::int32_t>();
   const auto* known = host.read(tokens).data_as<const std::int32_t>();
-  for (std::int64_t t = 0; t < ids.dim(0); ++t) {
+  for (std::int64_t t = 0; t < ids.dim(0); ++t)
     if (from[t] >= 0) filled[t] = known[from[t]];
-  }
 }
 
 void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) {
@@ -141,7 +139,7 @@ void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, cons
   const auto* scales = host.read(options.expert_scales).data_as<const float>();
   const std::int64_t num_experts = logits.dim(1);
   const std::int64_t top_k = out.experts.dim(1);
-  std::vector<std::int32_t> order(static_cast<std::size_t>(num_experts));
+  std::vector<std::int32_t> order(num_experts);
   for (std::int64_t t = 0; t < logits.dim(0); ++t) {
     const auto* row = from.rows(t, 1).data_as<const float>();
     auto* experts = to.experts.rows(t, 1).data_as<std::int32_t>();
@@ -156,11 +154,10 @@ void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, cons
       return options.sigmoid ? sigmoid(e) : std::exp(row[e] - row[order[0]]);
     };
     float total = options.sum_offset;
-    for (std::int64_t e = 0; e < (options.normalize ? top_k : num_experts); ++e)
-      total += score(order[static_cast<std::size_t>(e)]);
+    for (std::int64_t e = 0; e < (options.normalize ? top_k : num_experts); ++e) total += score(order[e]);
     if (options.sigmoid && !options.normalize) total = 1;
     for (std::int64_t j = 0; j < top_k; ++j) {
-      experts[j] = order[static_cast<std::size_t>(j)];
+      experts[j] = order[j];
       weights[j] = options.scale * (score(experts[j]) / total);
       if (scales != nullptr) weights[j] *= scales[experts[j]];
     }

@@ -26,11 +26,11 @@ std::uint32_t ordered(float value) {
 
 // Fills `ids` with the most likely tokens, in order.
 void select_top(std::span<const float> logits, std::span<std::int32_t> ids) {
-  const auto order_of = [&](std::int32_t id) { return ordered(logits[static_cast<std::size_t>(id)]); };
+  const auto order_of = [&](std::int32_t id) { return ordered(logits[id]); };
   if (ids.size() > kMaxTopLogprobs) {
     std::vector<std::int32_t> all(logits.size());
     std::iota(all.begin(), all.end(), 0);
-    std::stable_sort(all.begin(), all.end(), [&](auto a, auto b) { return order_of(a) > order_of(b); });
+    std::ranges::stable_sort(all, std::greater(), order_of);
     std::copy_n(all.begin(), ids.size(), ids.begin());
     return;
   }
@@ -77,7 +77,7 @@ class Candidates {
     if (k <= 0 || static_cast<std::size_t>(k) >= ids_.size()) return;
     std::nth_element(ids_.begin(), ids_.begin() + (k - 1), ids_.end(),
                      [&](std::int32_t a, std::int32_t b) { return logits_[a] > logits_[b]; });
-    const float threshold = logits_[ids_[static_cast<std::size_t>(k - 1)]];
+    const float threshold = logits_[ids_[k - 1]];
     std::erase_if(ids_, [&](std::int32_t id) { return logits_[id] < threshold; });
   }
 
@@ -101,9 +101,8 @@ class Candidates {
     });
     double sum = 0;
     std::size_t kept = 0;
-    while (ids_.begin() + static_cast<std::ptrdiff_t>(kept) != end && sum < wanted) {
+    while (ids_.begin() + static_cast<std::ptrdiff_t>(kept) != end && sum < wanted)
       sum += std::exp(-depth(ids_[kept++]));
-    }
     ids_.resize(std::max<std::size_t>(kept, 1));
   }
 
@@ -119,7 +118,7 @@ class Candidates {
         bits =
             philox4x32(seed, {static_cast<std::uint32_t>(drawn), static_cast<std::uint32_t>(position), 0, 0});
       }
-      const float score = scaled(id) - std::log(exponential(bits[static_cast<std::size_t>(id % 4)]));
+      const float score = scaled(id) - std::log(exponential(bits[id % 4]));
       if (winner < 0 || score > best || (score == best && id < winner)) {
         winner = id;
         best = score;
@@ -164,9 +163,8 @@ void adjust_row(const Tensor& logits, const Tensor& last_tokens, const LogitsAdj
     if ((state & token_state::kMaxCount) < token_state::kMaxCount) ++state;
   }
   const Penalties penalties = {float_at(a.repetition, i), float_at(a.frequency, i), float_at(a.presence, i)};
-  for (std::int64_t id = begin; id < end; ++id) {
+  for (std::int64_t id = begin; id < end; ++id)
     if (states[id] != 0) row[id] = penalties.applied(row[id], states[id]);
-  }
 }
 
 void Backend::set_token_states(const Tensor& seat_states, const Tensor& entries) {
@@ -220,8 +218,8 @@ void Backend::sample(const Tensor& tokens, const Tensor& last_tokens, const Tens
   for (std::int64_t r = 0; r < batch.num_rows; ++r) {
     const SampledRow row(near, r);
     const std::span values = row_of(from, r);
-    const auto top = std::max_element(values.begin(), values.end());
-    const bool has_nan = std::any_of(values.begin(), values.end(), [](float x) { return std::isnan(x); });
+    const auto top = std::ranges::max_element(values);
+    const bool has_nan = std::ranges::any_of(values, [](float x) { return std::isnan(x); });
     std::int32_t token = kInvalidLogits;
     if (!has_nan && std::isfinite(*top)) {
       token = row.temperature > 0.0F ? row.draw(values, *top, ids)
@@ -241,13 +239,12 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
   const auto* named =
       batch.named.defined() ? batch.named.data_as<std::int32_t>() + i * kMaxNamedLogprobs : nullptr;
   if (named != nullptr && named[0] >= 0) {
-    for (std::int64_t c = 1; c < cols; ++c)
-      ids[static_cast<std::size_t>(c)] = c <= kMaxNamedLogprobs ? std::max(named[c - 1], 0) : 0;
+    for (std::int64_t c = 1; c < cols; ++c) ids[c] = c <= kMaxNamedLogprobs ? std::max(named[c - 1], 0) : 0;
   } else if (cols > 1) {
     select_top(values, ids.subspan(1));
   }
 
-  const float top = *std::max_element(values.begin(), values.end());
+  const float top = *std::ranges::max_element(values);
   double sum = 0;
   for (const float value : values) sum += std::exp(value - top);
   const double shift = top + std::log(sum);
@@ -256,12 +253,11 @@ void log_probs_row(const LogprobRows& out, const Tensor& logits, const LogprobBa
   rank = 0;
   std::fill_n(logprobs, cols, NAN);
   for (std::int64_t c = ids[0] < 0 ? 1 : 0; c < cols; ++c)
-    logprobs[c] =
-        static_cast<float>(values[static_cast<std::size_t>(ids[static_cast<std::size_t>(c)])] - shift);
+    logprobs[c] = static_cast<float>(values[ids[c]] - shift);
   if (ids[0] < 0) return;  // it could not be sampled
-  const float given = values[static_cast<std::size_t>(ids[0])];
+  const float given = values[ids[0]];
   rank = 1 + static_cast<std::int32_t>(
-                 std::count_if(values.begin(), values.end(), [given](float value) { return value > given; }));
+                 std::ranges::count_if(values, [given](float value) { return value > given; }));
 }
 
 void Backend::log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {

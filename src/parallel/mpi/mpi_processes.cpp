@@ -7,12 +7,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <numeric>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "base/error.h"
 #include "parallel/processes.h"

@@ -1,6 +1,5 @@
 // Routed experts, one after the other: each takes the rows of the tokens that go through it, with the
 // backend's own products of matrices. A token's result does not depend on the tokens beside it.
-#include <algorithm>
 #include <array>
 
 #include "backends/cpu/reference/reference_backend.h"
@@ -21,12 +20,12 @@ struct ExpertTokens {
 };
 
 std::vector<ExpertTokens> group_by_expert(const ExpertRouting& routing, int num_experts) {
-  std::vector<ExpertTokens> groups(static_cast<std::size_t>(num_experts));
+  std::vector<ExpertTokens> groups(num_experts);
   for (std::int64_t t = 0; t < routing.experts.dim(0); ++t) {
     const auto* experts = routing.experts.rows(t, 1).data_as<const std::int32_t>();
     const auto* weights = routing.weights.rows(t, 1).data_as<const float>();
     for (std::int64_t j = 0; j < routing.experts.dim(1); ++j) {
-      ExpertTokens& group = groups.at(static_cast<std::size_t>(experts[j]));
+      ExpertTokens& group = groups.at(experts[j]);
       group.tokens.push_back(static_cast<std::int32_t>(t));
       group.weights.push_back(weights[j]);
     }
@@ -79,17 +78,15 @@ void ReferenceBackend::experts(const Tensor& out, const Tensor& x, const ExpertW
     linear(result, gated, *matrices.down[e], bias_of(weights.biases().down, e, hidden));
     dispatch_float(x.dtype(), [&]<typename T>() {
       for (std::int64_t i = 0; i < rows; ++i) {
-        float* sums =
-            &expert_sums_[static_cast<std::size_t>(group.tokens[static_cast<std::size_t>(i)] * hidden)];
+        float* sums = &expert_sums_[group.tokens[i] * hidden];
         const T* values = result.data_as<const T>() + i * hidden;
-        for (std::int64_t c = 0; c < hidden; ++c)
-          sums[c] += group.weights[static_cast<std::size_t>(i)] * to_float(values[c]);
+        for (std::int64_t c = 0; c < hidden; ++c) sums[c] += group.weights[i] * to_float(values[c]);
       }
     });
   }
   for (std::int64_t t = 0; t < x.dim(0); ++t) {
-    convert(DType::kF32, &expert_sums_[static_cast<std::size_t>(t * hidden)], x.dtype(),
-            out.rows(t, 1).data(), static_cast<std::size_t>(hidden));
+    convert(DType::kF32, &expert_sums_[t * hidden], x.dtype(), out.rows(t, 1).data(),
+            static_cast<std::size_t>(hidden));
   }
 }
 

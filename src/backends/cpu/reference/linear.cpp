@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "base/error.h"
@@ -51,11 +50,10 @@ class CodedWeights : public LinearWeights {
   // What a product takes in place of x [in].
   void round_input(float* x) const {
     if (format_.input.code == InputFormat::Code::kNone) return;
-    std::vector<float> codes(static_cast<std::size_t>(in_features())), scales(codes.size());
+    std::vector<float> codes(in_features()), scales(codes.size());
     quantize_input(format_, x, in_features(), codes.data(), scales.data());
     const std::int64_t block = format_.input.in_blocks ? block_cols_ : in_features();
-    for (std::int64_t i = 0; i < in_features(); ++i)
-      x[i] = codes[static_cast<std::size_t>(i)] * scales[static_cast<std::size_t>(i / block)];
+    for (std::int64_t i = 0; i < in_features(); ++i) x[i] = codes[i] * scales[i / block];
   }
   void read_row(std::int64_t row, float* out) const {
     const std::uint8_t* codes = codes_ + row * in_features();
@@ -81,13 +79,11 @@ template <typename T>
 float dot(const float* x, const T* w, std::int64_t n) {
   std::array<float, kLanes> sums{};
   std::int64_t k = 0;
-  for (; k + static_cast<std::int64_t>(kLanes) <= n; k += kLanes) {
+  for (; k + static_cast<std::int64_t>(kLanes) <= n; k += kLanes)
     for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[k + lane] * to_float(w[k + lane]);
-  }
   for (std::size_t lane = 0; k < n; ++k, ++lane) sums[lane] += x[k] * to_float(w[k]);
-  for (std::size_t step = kLanes / 2; step > 0; step /= 2) {
+  for (std::size_t step = kLanes / 2; step > 0; step /= 2)
     for (std::size_t lane = 0; lane < step; ++lane) sums[lane] += sums[lane + step];
-  }
   return sums[0];
 }
 
@@ -96,7 +92,7 @@ template <typename Row>
 void for_each_row(const LinearWeights& weights, std::vector<float>& scratch, const Row& row) {
   const std::int64_t n = weights.out_features(), k = weights.in_features();
   if (const auto* coded = dynamic_cast<const CodedWeights*>(&weights)) {
-    scratch.resize(static_cast<std::size_t>(k));
+    scratch.resize(k);
     for (std::int64_t i = 0; i < n; ++i) {
       coded->read_row(i, scratch.data());
       row(i, static_cast<const float*>(scratch.data()));
@@ -131,7 +127,7 @@ void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWe
                               const Tensor& bias) {
   const std::int64_t tokens = x.dim(0);
   const std::int64_t k = weights.in_features();
-  scratch_.resize(static_cast<std::size_t>(tokens * k));
+  scratch_.resize(tokens * k);
   const auto* coded = dynamic_cast<const CodedWeights*>(&weights);
   for (std::int64_t t = 0; t < tokens; ++t) {
     float* row = scratch_.data() + t * k;

@@ -30,16 +30,19 @@ float mean(const X* x, std::int64_t n) {
   return sum_lanes(sum) / static_cast<float>(n);
 }
 
+template <typename From, typename To>
+void copy_values(const From* from, std::int64_t n, To* to) {
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const int count = lanes_left(i, n);
+    store_some(to + i, load_some(from + i, count), count);
+  }
+}
+
 template <typename X>
 void copy_row(const NormJob& job, std::int64_t row) {
   const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
-  dispatch(job.out_dtype, [&]<typename T>() {
-    T* out = static_cast<T*>(job.out) + row * job.out_stride;
-    for (std::int64_t i = 0; i < job.n; i += kLanes) {
-      const int count = lanes_left(i, job.n);
-      store_some(out + i, load_some(x + i, count), count);
-    }
-  });
+  dispatch(job.out_dtype,
+           [&]<typename T>() { copy_values(x, job.n, static_cast<T*>(job.out) + row * job.out_stride); });
 }
 
 template <typename X>
@@ -187,14 +190,6 @@ void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* hea
   }
 }
 
-template <typename From, typename To>
-void copy_head(const From* from, std::int64_t n, To* to) {
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const int count = lanes_left(i, n);
-    store_some(to + i, load_some(from + i, count), count);
-  }
-}
-
 // x [n] as codes, the nearest of x / scale; gives the scale: NaN where a value is, else `given`, or its own.
 //
 // A magnitude is moved to the exponents of a float32 that has the code's bits in front, where subnormals are
@@ -233,7 +228,7 @@ float store_codes(CacheCode code, const float* x, std::int64_t n, const float* g
 template <typename T, typename To>
 void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float scale, std::int64_t position,
                   const T* from, To* to, float* head) {
-  copy_head(from, job.head_dim, head);
+  copy_values(from, job.head_dim, head);
   if (norm_weight != nullptr && !job.norm_after_rotary) norm_head(job, norm_weight, head);
   if (job.cos_sin != nullptr) rotate_head(job, position, head);
   if (norm_weight != nullptr && job.norm_after_rotary) norm_head(job, norm_weight, head);
@@ -257,7 +252,7 @@ void store_coded_heads(const RotateAndStoreJob& job, std::int64_t t, const T* ke
     prepare_head(job, job.k_norm, 1, job.positions[t], key + h * dim, scratch, scratch);
     cache.key_scales[scale] = store_codes(cache.code, scratch, dim, given(job.k_scales),
                                           static_cast<std::uint8_t*>(cache.keys) + row);
-    copy_head(key + (job.num_kv_heads + h) * dim, dim, scratch);
+    copy_values(key + (job.num_kv_heads + h) * dim, dim, scratch);
     if (job.v_norm != nullptr) norm_head(job, job.v_norm, scratch);
     cache.value_scales[scale] = store_codes(cache.code, scratch, dim, given(job.v_scales),
                                             static_cast<std::uint8_t*>(cache.values) + row);
@@ -289,9 +284,9 @@ void rotate_and_store(const RotateAndStoreJob& job, std::int64_t begin, std::int
                      scratch);
         T* to = static_cast<T*>(cache.values) + slot;
         if (job.v_norm != nullptr) {
-          copy_head(value + h * dim, dim, scratch);
+          copy_values(value + h * dim, dim, scratch);
           norm_head(job, job.v_norm, scratch);
-          copy_head(scratch, dim, to);
+          copy_values(scratch, dim, to);
         } else {
           __builtin_memcpy(to, value + h * dim, static_cast<std::size_t>(dim) * sizeof(T));
         }

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -65,16 +65,13 @@ CpuIsa best_isa() {
 #if defined(__x86_64__)
   if (is_available(CpuIsa::kAvx512Bf16) && __builtin_cpu_is("amd")) return CpuIsa::kAvx512Bf16;
 #endif
-  for (const CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512, CpuIsa::kAvx2}) {
+  for (const CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512, CpuIsa::kAvx2})
     if (is_available(isa)) return isa;
-  }
   return CpuIsa::kReference;
 }
 
 std::string names_of(const std::vector<CpuIsa>& isas) {
-  std::string names;
-  for (const CpuIsa isa : isas) names += (names.empty() ? "" : ", ") + std::string(to_string(isa));
-  return names;
+  return join_text(std::views::transform(isas, [](CpuIsa isa) { return to_string(isa); }), ", ");
 }
 
 }  // namespace
@@ -103,15 +100,13 @@ std::vector<CpuIsa> available_isas() {
 
 CpuIsa resolve_isa(std::string_view name) {
   if (name == "auto") return best_isa();
-  const auto found =
-      std::find_if(kAllIsas.begin(), kAllIsas.end(), [&](CpuIsa isa) { return to_string(isa) == name; });
+  const auto found = std::ranges::find_if(kAllIsas, [&](CpuIsa isa) { return to_string(isa) == name; });
   if (found == kAllIsas.end()) {
     fail("cpu-isa \"{}\" is not known; use auto, {}", name,
          names_of(std::vector(kAllIsas.begin(), kAllIsas.end())));
   }
-  if (!is_available(*found)) {
+  if (!is_available(*found))
     fail("cpu-isa {} is not to be had on this machine, which has {}", name, names_of(available_isas()));
-  }
   return *found;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <vector>
 
 #include "base/error.h"
 
@@ -130,15 +129,15 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
     tensor->read_rows(first, Tensor(to.data(), tensor->dtype(), {count, n}));
   };
   read(matrix.codes, rows.codes, cols);
-  if (format.code == CodeType::kE4m3 && std::any_of(rows.codes.begin(), rows.codes.end(),
-                                                    [](std::uint8_t code) { return (code & 0x7F) == 0x7F; }))
+  if (format.code == CodeType::kE4m3 &&
+      std::ranges::any_of(rows.codes, [](std::uint8_t code) { return (code & 0x7F) == 0x7F; }))
     fail("tensor {} holds a value that is not a number", matrix.codes->name());
   read(matrix.scales, rows.scales, num_blocks);
   read(matrix.super_scales, rows.super_scales, num_supers);
   ScaleType offset_type = format.offset == OffsetType::kZero ? ScaleType::kU8 : format.minimum;
   if (moves_minima(format)) {
     offset_type = ScaleType::kF32;
-    std::vector<float> scales(static_cast<std::size_t>(count * num_blocks)), minima(scales.size());
+    std::vector<float> scales(count * num_blocks), minima(scales.size());
     read_block_scales(matrix, first, count, scales.data(), minima.data());
     for (std::size_t i = 0; i < minima.size(); ++i)
       minima[i] -= static_cast<float>(byte_offset(format)) * scales[i];
@@ -158,7 +157,7 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
     for (std::int64_t row = 0; row < count; ++row) {
       const auto put_supers = [&](const std::vector<float>& supers, std::int64_t at) {
         const std::int64_t i = row * num_supers + k / format.super_cols;
-        std::memcpy(chunk + at + row * 4, &supers[static_cast<std::size_t>(i)], 4);
+        std::memcpy(chunk + at + row * 4, &supers[i], 4);
       };
       if (layout_.has_super_scales) put_supers(rows.super_scales, 0);
       if (layout_.has_super_minima) put_supers(rows.super_minima, parts.super_minima);
@@ -166,14 +165,14 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
         const std::int64_t from = row * num_blocks + (k + group * layout_.group) / format.block_cols;
         const auto put = [&](ScaleType type, const std::vector<std::byte>& stored, std::int64_t at) {
           const std::int64_t bytes = simd::scale_bytes(type);
-          std::memcpy(chunk + at + (group * width + row) * bytes,
-                      &stored[static_cast<std::size_t>(from * bytes)], static_cast<std::size_t>(bytes));
+          std::memcpy(chunk + at + (group * width + row) * bytes, &stored[from * bytes],
+                      static_cast<std::size_t>(bytes));
         };
         put(layout_.scale, rows.scales, parts.scales);
         if (layout_.offset != OffsetType::kNone) put(offset_type, rows.offsets, parts.offsets);
       }
       auto* words = reinterpret_cast<std::uint32_t*>(chunk + parts.codes);
-      const std::uint8_t* codes = &rows.codes[static_cast<std::size_t>(row * cols + k)];
+      const std::uint8_t* codes = &rows.codes[row * cols + k];
       for (std::int64_t i = 0; i < std::min(columns, cols - k); ++i) {
         const auto code = static_cast<std::uint8_t>(codes[i] - moved);
         words[i / layout_.word_columns * width + row] |= std::uint32_t{code}

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "backends/cpu/simd/panel_weights.h"
-#include "base/thread_pool.h"
+#include "backends/cpu/simd/packed_weights.h"
 
 namespace quire {
 

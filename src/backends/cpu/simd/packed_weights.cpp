@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "backends/cpu/simd/kernels.h"
-#include "base/error.h"
 
 namespace quire {
 

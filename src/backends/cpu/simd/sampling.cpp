@@ -41,13 +41,13 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
   const std::int64_t step =
       simd::round_up((vocab * batch.num_rows + pool_.size() - 1) / pool_.size(), kPieceStep);
   const std::int64_t pieces = std::max<std::int64_t>(1, (vocab + step - 1) / step);
-  pieces_.resize(static_cast<std::size_t>(batch.num_rows * pieces));
+  pieces_.resize(batch.num_rows * pieces);
   pool_.run(static_cast<int>(pieces_.size()), [&](int part, int) {
     const SampledRow row(batch, part / pieces);
     const std::int64_t begin = part % pieces * step;
     const std::int64_t end = std::min(begin + step, vocab);
     const float* values = row_at(part / pieces) + begin;
-    Piece& piece = pieces_[static_cast<std::size_t>(part)];
+    Piece& piece = pieces_[part];
     piece.top = kernels_.top(values, end - begin);
     piece.top.id += begin;
     if (row.temperature > 0.0F && !row.filters()) {
@@ -58,9 +58,9 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
   split(batch.num_rows, 1, 1, [&](std::int64_t first, std::int64_t last, int thread) {
     for (std::int64_t r = first; r < last; ++r) {
       const SampledRow row(batch, r);
-      Piece best = pieces_[static_cast<std::size_t>(r * pieces)];
+      Piece best = pieces_[r * pieces];
       for (std::int64_t i = 1; i < pieces; ++i) {
-        const Piece& piece = pieces_[static_cast<std::size_t>(r * pieces + i)];
+        const Piece& piece = pieces_[r * pieces + i];
         take_better(best.top, piece.top);
         take_better(best.winner, piece.winner);
       }
@@ -68,8 +68,7 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
       if (!std::isfinite(best.top.score)) {
         token = kInvalidLogits;
       } else if (row.filters() && row.temperature > 0.0F) {
-        token = row.draw({row_at(r), static_cast<std::size_t>(vocab)}, best.top.score,
-                         survivors_[static_cast<std::size_t>(thread)]);
+        token = row.draw({row_at(r), static_cast<std::size_t>(vocab)}, best.top.score, survivors_[thread]);
       } else if (row.temperature > 0.0F) {
         token = best.winner.id;
       }

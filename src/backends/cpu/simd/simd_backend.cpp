@@ -2,9 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <limits>
-#include <memory>
 
 #include "backends/cpu/simd/packed_codes.h"
 #include "backends/cpu/simd/packed_weights.h"
@@ -409,9 +407,8 @@ void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   job.sinks = floats_or_null(scores.sinks);
   const std::vector<simd::AttentionSpan>& spans = dynamic_cast<const SpanPlan&>(*batch.plan).spans;
   // The last spans of a prompt see the longest context, and the pool begins with them.
-  pool_.run(static_cast<int>(spans.size()), [&](int part, int thread) {
-    kernels_.attention(job, spans[static_cast<std::size_t>(part)], scratch(thread));
-  });
+  pool_.run(static_cast<int>(spans.size()),
+            [&](int part, int thread) { kernels_.attention(job, spans[part], scratch(thread)); });
 }
 
 }  // namespace quire
