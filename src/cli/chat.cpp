@@ -113,8 +113,9 @@ int Chat::run() {
     std::cout << "> " << question << "\n";
     answer(question);
   }
-  for (std::string line; read_line(line);)
+  for (std::string line; read_line(line);) {
     if (!obey(line)) break;
+  }
   return 0;
 }
 

@@ -62,8 +62,9 @@ ModelFiles open_model(const std::string& model) {
                    {},
                    {}};
   std::error_code ec;
-  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec))
+  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));
+  }
   const QuantizationPtr quantization = find_quantization(files.config, directory);
   files.is_quantized = quantization != nullptr;
   files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {

@@ -19,8 +19,9 @@ std::optional<StopStrings::Place> StopStrings::find(const std::string& text, std
 std::size_t StopStrings::held_back(const std::string& text) const {
   std::size_t longest = 0;
   for (const std::string& stop : stops_) {
-    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n)
+    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
       if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
+    }
   }
   return longest;
 }

@@ -19,8 +19,9 @@ Diagnosis diagnose() {
   diagnosis.machine = inspect_machine();
   const MachineReport& machine = diagnosis.machine;
   if (!machine.cpu_problem.empty()) diagnosis.problems.push_back(machine.cpu_problem);
-  if (!machine.gpus.problem.empty() && has_nvidia_gpu())
+  if (!machine.gpus.problem.empty() && has_nvidia_gpu()) {
     diagnosis.problems.push_back("there is an NVIDIA GPU, and it cannot be used: " + machine.gpus.problem);
+  }
   for (const DeviceInfo& gpu : machine.gpus.devices) {
     if (gpu.free_memory < gpu.total_memory / 2) {
       diagnosis.problems.push_back(format_text("{}: {} of {} MiB are free; another program holds the rest",

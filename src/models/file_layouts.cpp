@@ -164,8 +164,9 @@ class FileWeights final : public RenamedWeights {
   }
   const FusedPart* find(std::string_view prefix) const {
     const std::string_view last = prefix.substr(prefix.rfind('.') + 1);
-    for (const FusedPart& part : parts_)
+    for (const FusedPart& part : parts_) {
       if (part.part == last) return &part;
+    }
     return nullptr;
   }
 

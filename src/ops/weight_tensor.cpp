@@ -72,8 +72,9 @@ class WholeMatrix {
     const auto* in = static_cast<const Bits*>(whole()) + begin;
     auto* out = static_cast<Bits*>(to);
     const std::int64_t rows = matrix_->rows();
-    for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < count; ++j) out[j * rows + i] = in[i * matrix_->cols() + j];
+    }
   }
   const void* whole() {
     const std::lock_guard lock(mutex_);

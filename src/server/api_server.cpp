@@ -337,8 +337,9 @@ std::size_t ApiServer::Impl::check_access(const HttpRequest& request) const {
     throw ApiError(403,
                    format_text("this server is not called {} (--allowed-hosts)", in_quotes(request.host)));
   const auto origin = request.header("Origin");
-  if (origin && !cors.allows(*origin))
+  if (origin && !cors.allows(*origin)) {
     throw ApiError(403, format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
+  }
   return key.value_or(0);
 }
 

@@ -373,8 +373,9 @@ class ExpressionParser : protected TokenReader {
     return make(line, [object, parts](Render& run) {
       const Value sliced = run.evaluate(object);
       std::array<Value, 3> bounds = {};  // None where absent
-      for (std::size_t i = 0; i < bounds.size(); ++i)
+      for (std::size_t i = 0; i < bounds.size(); ++i) {
         if (parts[i] != nullptr) bounds[i] = run.evaluate(parts[i]);
+      }
       return slice(run, sliced, bounds[0], bounds[1], bounds[2]);
     });
   }
@@ -442,8 +443,9 @@ class ExpressionParser : protected TokenReader {
     expect("(");
     ArgumentExprs arguments;
     parse_separated(")", [&] {
-      if (current().is("*") || current().is("**"))
+      if (current().is("*") || current().is("**")) {
         refuse("arguments spread with '{}' are not supported", current().text);
+      }
       if (current().kind == TokenKind::kName && following().is("=")) {
         const Value name = make_text(take().text);
         take();

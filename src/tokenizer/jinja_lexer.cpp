@@ -31,8 +31,9 @@ std::string normalize_newlines(std::string_view source) {
 
 std::string_view strip_end(std::string_view text) {
   std::size_t end = 0;
-  for (std::size_t offset = 0; offset < text.size();)
+  for (std::size_t offset = 0; offset < text.size();) {
     if (!is_space(next_code_point(text, offset))) end = offset;
+  }
   return text.substr(0, end);
 }
 
@@ -80,8 +81,9 @@ class Lexer {
       text = strip_end(text);
     } else if (sign != '+' && !is_variable) {
       const std::size_t line_begin = text.rfind('\n') + 1;  // npos + 1 is 0
-      if ((line_begin > 0 || line_starting_) && strip_end(text.substr(line_begin)).empty())
+      if ((line_begin > 0 || line_starting_) && strip_end(text.substr(line_begin)).empty()) {
         text = text.substr(0, line_begin);
+      }
     }
     if (!text.empty()) add(TokenKind::kData, text);
     advance(tag - at_);
@@ -217,12 +219,14 @@ class Lexer {
     if (at_ == 0 || source_[at_ - 1] != '.') {  // x.0.1 is two subscripts
       if (source_.substr(end).starts_with('.')) extend(end + 1);
       const std::string_view tail = source_.substr(end, 2);
-      if (!tail.empty() && (tail[0] == 'e' || tail[0] == 'E'))
+      if (!tail.empty() && (tail[0] == 'e' || tail[0] == 'E')) {
         extend(end + (tail.ends_with('+') || tail.ends_with('-') ? 2 : 1));
+      }
     }
     const std::string_view text = source_.substr(at_, end - at_);
-    if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size())
+    if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size()) {
       refuse("the number {} has a leading zero", text);
+    }
     std::string digits(text);
     std::erase(digits, '_');
     add(kind, digits);

@@ -56,8 +56,9 @@ Flow Render::execute(const Body& body) {
 
 void Render::write(const Value& value) {
   const Text& text = text_of(*this, value);
-  if (text.size() > limits().max_output_bytes - out_->size())
+  if (text.size() > limits().max_output_bytes - out_->size()) {
     fail("the output is longer than {} bytes", limits().max_output_bytes);
+  }
   charge(text.memory());
   out_->append(text);
 }
@@ -70,8 +71,9 @@ Flow Render::capture(const Body& body, Text& output) {
 const Value* Render::find_variable(NameId id) {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
     charge(scope->variables.size() * 4);
-    for (const auto& [name, value] : scope->variables)
+    for (const auto& [name, value] : scope->variables) {
       if (name == id) return &value;
+    }
   }
   return variables_[id] ? &*variables_[id] : nullptr;
 }

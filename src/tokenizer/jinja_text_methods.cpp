@@ -113,14 +113,16 @@ Text stripped(Runtime& runtime, const Text& text, const Text* characters, bool l
   const auto strips = [&](std::size_t at) {
     const char32_t c = next_code_point(bytes, at);
     if (characters == nullptr) return is_space(c);
-    for (std::size_t offset = 0; offset < characters->size();)
+    for (std::size_t offset = 0; offset < characters->size();) {
       if (next_code_point(characters->bytes(), offset) == c) return true;
+    }
     return false;
   };
   std::size_t begin = 0, end = bytes.size();
   while (left && begin < end && strips(begin)) next_code_point(bytes, begin);
-  while (right && end > begin && strips(character_begin(bytes, end - 1)))
+  while (right && end > begin && strips(character_begin(bytes, end - 1))) {
     end = character_begin(bytes, end - 1);
+  }
   return text.slice(begin, end);
 }
 
@@ -189,8 +191,9 @@ Value replace_method(const Invocation& call) {
 
 Value join_method(const Invocation& call) {
   const std::span<const Value> items = iterate(call.runtime, *call[0]);
-  for (const Value& item : items)
+  for (const Value& item : items) {
     if (item.text() == nullptr) fail("join needs strings, found {}", type_name(item));
+  }
   return join(call.runtime, self_text(call), items);
 }
 

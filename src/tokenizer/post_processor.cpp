@@ -21,8 +21,9 @@ void wrap_in_template(PostProcessor& processor, const JsonView& config) {
       continue;
     }
     const std::string& name = piece.at("SpecialToken").at("id").as_string();
-    for (const JsonView& id : config.at("special_tokens").at(name).at("ids").items())
+    for (const JsonView& id : config.at("special_tokens").at(name).at("ids").items()) {
       (seen_text ? after : before).push_back(static_cast<TokenId>(id.as_int(0, kMaxTokenId)));
+    }
   }
   if (!seen_text) fail("{}: must hold the sequence A once", single.where());
   if (before.size() + after.size() > kMaxSurrounding)

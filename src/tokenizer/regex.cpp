@@ -42,8 +42,9 @@ pcre2_code* compile(std::string_view pattern, int& error, std::size_t& offset) {
 }
 
 std::shared_ptr<const pcre2_code> compile_or_fail(std::string_view pattern, std::string_view where) {
-  if (pattern.size() > kMaxPatternBytes)
+  if (pattern.size() > kMaxPatternBytes) {
     fail("{}: a pattern of {} bytes, more than the limit of {}", where, pattern.size(), kMaxPatternBytes);
+  }
   int error = 0;
   std::size_t offset = 0;
   pcre2_code* code = compile(pattern, error, offset);

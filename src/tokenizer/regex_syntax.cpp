@@ -75,8 +75,9 @@ class Translator {
     if (c == 'v') return replace(2, "\\x0b");
     constexpr std::string_view kSame = "rntfaex";
     constexpr std::string_view kSameOutsideClass = "AzZ";
-    if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos))
+    if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos)) {
       refuse(format_text("\\{}", c));
+    }
     take(2);
   }
 
@@ -102,8 +103,9 @@ class Translator {
 
   void code_point() {
     const std::string_view digits = rest_.substr(2, 4);
-    if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); }))
+    if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); })) {
       refuse("\\u without four hexadecimal digits");
+    }
     replace(6, format_text("\\x{{{}}}", digits));
   }
 
@@ -132,8 +134,9 @@ class Translator {
         "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
     if (rest_.starts_with("(*")) refuse("(*");
     if (!rest_.starts_with("(?")) return take(1);
-    for (const std::string_view opening : kSame)
+    for (const std::string_view opening : kSame) {
       if (rest_.starts_with(opening)) return take(opening.size());
+    }
     if (out_.empty() && rest_.starts_with("(?i)")) return take(4);
     refuse(rest_.substr(0, 4));
   }

@@ -21,16 +21,18 @@ std::string_view part_of(std::string_view text, const TextRange& range) {
 std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
                                            const std::vector<AddedToken>& added, bool byte_level) {
   std::unordered_set<TokenId> reserved;
-  for (const AddedToken& token : added)
+  for (const AddedToken& token : added) {
     if (token.special) reserved.insert(token.id);
+  }
   const auto type = model.find("type");
   const std::string name = type ? type->as_string() : file.scores.empty() ? "BPE" : "Unigram";
   if (name != "BPE" && name != "Unigram") {
     fail("{}: the model {} is not supported; supported are BPE and Unigram", type->where(), in_quotes(name));
   }
   const bool is_unigram = name == "Unigram";
-  if (file.vocab.empty() || file.scores.empty() == is_unigram)
+  if (file.vocab.empty() || file.scores.empty() == is_unigram) {
     fail("{}: the key \"vocab\" is missing or empty, or not of the kind that {} has", model.where(), name);
+  }
   Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
   if (is_unigram)
     return make_unigram(model, std::move(vocabulary), std::move(file.scores), std::move(reserved));
@@ -63,8 +65,9 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   decoder_ = TokenDecoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
-    for (const TokenId id : ids)
+    for (const TokenId id : ids) {
       if (!id_to_token(id)) fail("{}: post_processor: the id {} belongs to no token", where, id);
+    }
   }
 }
 
@@ -89,8 +92,9 @@ void Tokenizer::index_added_tokens(std::string_view where) {
   // Of two tokens that normalisation makes alike, the special one is found.
   std::vector<const AddedToken*> in_text, in_normalized_text;
   for (const bool special : {true, false}) {
-    for (const AddedToken& token : added_tokens_)
+    for (const AddedToken& token : added_tokens_) {
       if (token.special == special) (token.normalized ? in_normalized_text : in_text).push_back(&token);
+    }
   }
   in_text_ = AddedTokenMatcher(std::move(in_text));
   in_normalized_text_ = AddedTokenMatcher(std::move(in_normalized_text));
@@ -117,8 +121,9 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextPiece> pieces, bool a
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& trust,
                                        bool add_special_tokens) const {
-  if (text.size() > kMaxTextBytes)
+  if (text.size() > kMaxTextBytes) {
     fail("cannot tokenize a text of {} bytes: the limit is {}", text.size(), kMaxTextBytes);
+  }
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3);
   if (add_special_tokens) ids = post_processor_.prefix;

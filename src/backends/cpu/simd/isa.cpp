@@ -65,8 +65,9 @@ CpuIsa best_isa() {
 #if defined(__x86_64__)
   if (is_available(CpuIsa::kAvx512Bf16) && __builtin_cpu_is("amd")) return CpuIsa::kAvx512Bf16;
 #endif
-  for (const CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512, CpuIsa::kAvx2})
+  for (const CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512, CpuIsa::kAvx2}) {
     if (is_available(isa)) return isa;
+  }
   return CpuIsa::kReference;
 }
 
@@ -105,8 +106,9 @@ CpuIsa resolve_isa(std::string_view name) {
     fail("cpu-isa \"{}\" is not known; use auto, {}", name,
          names_of(std::vector(kAllIsas.begin(), kAllIsas.end())));
   }
-  if (!is_available(*found))
+  if (!is_available(*found)) {
     fail("cpu-isa {} is not to be had on this machine, which has {}", name, names_of(available_isas()));
+  }
   return *found;
 }
 
