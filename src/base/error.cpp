@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <string_view>
+
 namespace quire::detail {
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {

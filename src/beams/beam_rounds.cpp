@@ -1,5 +1,7 @@
 #include "beams/beam_rounds.h"
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace quire {

@@ -1,6 +1,7 @@
 #include "beams/beam_search.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 

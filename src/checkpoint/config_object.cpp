@@ -1,6 +1,8 @@
 #include "checkpoint/config_object.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,5 +1,7 @@
 #include "checkpoint/model_config.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/json.h"
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <fstream>
 #include <future>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

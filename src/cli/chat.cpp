@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <memory>
 
 #include "base/error.h"
 #include "cli/commands.h"

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <memory>
 
 #include "base/format.h"
 #include "base/json.h"

@@ -1,5 +1,6 @@
 #include "inspect/verify.h"
 
+#include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"

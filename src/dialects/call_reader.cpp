@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <boost/json/src.hpp>  // the library itself, here alone
+#include <utility>
 
 #include "dialects/argument_reader.h"
 

@@ -1,6 +1,7 @@
 #include "dialects/call_run.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace quire::dialects {
 namespace {

@@ -1,3 +1,7 @@
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "base/format.h"
 #include "base/json.h"
 #include "dialects/argument_reader.h"

@@ -1,6 +1,7 @@
 #include "dialects/output_format.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/format.h"
 #include "dialects/pattern.h"

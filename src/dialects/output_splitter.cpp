@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <bitset>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "dialects/call_run.h"
 #include "dialects/output_format.h"

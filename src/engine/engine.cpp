@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <iterator>
+#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"

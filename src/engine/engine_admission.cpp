@@ -1,5 +1,6 @@
 // How requests come in.
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/thinking_limit.h"

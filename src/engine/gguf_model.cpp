@@ -2,6 +2,7 @@
 #include "engine/gguf_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_name.h"

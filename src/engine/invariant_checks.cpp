@@ -3,6 +3,7 @@
 #include <charconv>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"

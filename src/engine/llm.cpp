@@ -8,6 +8,7 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
+#include <optional>
 
 #include "base/error.h"
 #include "engine/engine.h"

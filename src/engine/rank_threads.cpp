@@ -5,6 +5,7 @@
 #include <deque>
 #include <future>
 #include <mutex>
+#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

@@ -4,6 +4,7 @@
 #include <exception>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,5 +1,6 @@
 #include "engine/request.h"
 
+#include "base/error.h"
 #include "engine/sampling_context.h"
 
 namespace quire {

@@ -1,6 +1,7 @@
 #include "engine/step_watch.h"
 
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

@@ -1,6 +1,7 @@
 #include "engine/stop_strings.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace quire {
 

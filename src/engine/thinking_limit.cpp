@@ -1,6 +1,7 @@
 #include "engine/thinking_limit.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace quire {
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <deque>
 #include <unordered_set>
+#include <utility>
 
 #include "grammar/expressions.h"
 #include "grammar/grammar.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "grammar/grammar.h"
 #include "grammar/keyed_hash.h"

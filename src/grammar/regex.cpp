@@ -1,6 +1,9 @@
 #include "grammar/regex.h"
 
 #include <array>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "grammar/grammar.h"
 

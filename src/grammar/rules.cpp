@@ -4,8 +4,12 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <optional>
 #include <set>
+#include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "grammar/grammar.h"

@@ -1,6 +1,7 @@
 #include "grammar/token_trie.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
 #include "grammar/utf8.h"

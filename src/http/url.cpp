@@ -2,6 +2,8 @@
 
 #include <curl/curl.h>
 
+#include <memory>
+
 #include "base/error.h"
 #include "base/json.h"
 

@@ -5,6 +5,7 @@
 #include <exception>
 #include <future>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"

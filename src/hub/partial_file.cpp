@@ -9,7 +9,9 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace quire {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <random>
+#include <span>
 #include <unordered_set>
 
 #include "base/error.h"

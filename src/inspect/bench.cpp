@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
+#include <random>
 
 #include "base/error.h"
 

@@ -1,8 +1,11 @@
 #include "inspect/checksums.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <map>
+#include <span>
+#include <string_view>
 
 #include "base/digest.h"
 #include "base/error.h"

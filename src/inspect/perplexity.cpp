@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,6 +1,7 @@
 #include "inspect/plain_loops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"

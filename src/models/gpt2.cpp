@@ -1,6 +1,7 @@
 // GPT-2: learned positions, LayerNorm, a GELU MLP, biases everywhere; matrices lie transposed in its files,
 // q, k and v as one. Architecture and defaults: transformers, configuration_gpt2.py and modeling_gpt2.py;
 // Radford et al., 2019.
+#include "base/error.h"
 #include "base/json.h"
 #include "models/decoder.h"
 

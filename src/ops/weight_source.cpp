@@ -1,6 +1,7 @@
 #include "ops/weight_source.h"
 
 #include <algorithm>
+#include <string>
 
 namespace quire {
 

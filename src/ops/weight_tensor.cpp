@@ -1,8 +1,10 @@
 #include "ops/weight_tensor.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "base/error.h"
 

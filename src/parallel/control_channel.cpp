@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <deque>
+#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 

@@ -1,5 +1,7 @@
 #include "runner/cache_memory.h"
 
+#include <utility>
+
 namespace quire {
 
 CacheMemory::Blocks::Blocks(Backend& backend, const RuntimeConfig& config, int num_blocks, MemoryKind kind)

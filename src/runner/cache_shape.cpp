@@ -1,6 +1,7 @@
 #include "runner/cache_shape.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace quire {

@@ -1,5 +1,7 @@
 #include "runner/model_runner.h"
 
+#include <utility>
+
 #include "ops/ops.h"
 
 namespace quire {

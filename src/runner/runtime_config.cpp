@@ -1,5 +1,6 @@
 #include "runner/runtime_config.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>

@@ -1,6 +1,7 @@
 #include "runner/token_states.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace quire {
 

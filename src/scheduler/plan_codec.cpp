@@ -2,8 +2,10 @@
 
 #include <bit>
 #include <concepts>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "base/error.h"

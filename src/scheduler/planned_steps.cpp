@@ -1,6 +1,7 @@
 #include "scheduler/planned_steps.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 

@@ -1,7 +1,12 @@
 #include "scheduler/scheduler.h"
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
+#include <utility>
+
+#include "base/error.h"
 
 namespace quire {
 namespace {

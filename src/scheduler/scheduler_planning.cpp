@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <exception>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "scheduler/scheduler.h"

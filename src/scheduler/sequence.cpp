@@ -1,5 +1,7 @@
 #include "scheduler/sequence.h"
 
+#include <algorithm>
+
 namespace quire {
 namespace {
 

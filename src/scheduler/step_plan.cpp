@@ -1,5 +1,6 @@
 #include "scheduler/step_plan.h"
 
+#include <algorithm>
 #include <set>
 
 namespace quire {

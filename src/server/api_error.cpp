@@ -1,6 +1,8 @@
 #include "server/api_error.h"
 
 #include <regex>
+#include <string_view>
+#include <utility>
 
 #include "base/json.h"
 #include "engine/request.h"

@@ -1,5 +1,7 @@
 #include "server/chat_messages.h"
 
+#include <vector>
+
 #include "server/api_error.h"
 #include "server/json_fields.h"
 

@@ -1,5 +1,7 @@
 #include "server/chat_output.h"
 
+#include <span>
+
 namespace quire::server {
 
 OutputDelta ChatOutput::take(const RequestUpdate& update) {

@@ -1,5 +1,7 @@
 #include "server/chat_response.h"
 
+#include <utility>
+
 namespace quire::server {
 namespace {
 

@@ -1,6 +1,7 @@
 #include "server/exchange.h"
 
 #include <random>
+#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"

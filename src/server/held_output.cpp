@@ -1,5 +1,8 @@
 #include "server/held_output.h"
 
+#include <optional>
+#include <utility>
+
 #include "dialects/tool_grammar.h"
 #include "server/api_error.h"
 

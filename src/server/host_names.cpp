@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <utility>
 #include <variant>
 
 #include "server/api_error.h"

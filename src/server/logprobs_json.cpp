@@ -1,6 +1,7 @@
 #include "server/logprobs_json.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/format.h"
 #include "tokenizer/unicode.h"

@@ -1,6 +1,10 @@
 #include "server/messages_request.h"
 
+#include <memory>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "server/api_error.h"
 

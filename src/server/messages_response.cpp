@@ -1,5 +1,7 @@
 #include "server/messages_response.h"
 
+#include <string_view>
+#include <utility>
 #include <variant>
 
 namespace quire::server {

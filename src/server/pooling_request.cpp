@@ -4,6 +4,7 @@
 #include <array>
 #include <initializer_list>
 #include <limits>
+#include <string_view>
 
 #include "server/api_error.h"
 #include "server/completion_request.h"

@@ -5,6 +5,7 @@
 #include <boost/beast/core/string.hpp>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "server/host_names.h"
 

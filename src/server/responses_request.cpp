@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "server/api_response.h"
 #include "server/response_items.h"

@@ -1,6 +1,7 @@
 #include "server/responses_response.h"
 
 #include <ctime>
+#include <utility>
 
 #include "server/response_items.h"
 

@@ -1,6 +1,9 @@
 #include "server/structured_fields.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "server/api_error.h"
 

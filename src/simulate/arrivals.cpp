@@ -3,6 +3,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 

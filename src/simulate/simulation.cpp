@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/tokenizer_model.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"

@@ -1,8 +1,10 @@
 #include "tokenizer/jinja_lexer.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
+#include "base/error.h"
 #include "tokenizer/jinja_text.h"
 
 namespace quire::jinja {

@@ -1,6 +1,7 @@
 // Python's operators on values.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "tokenizer/jinja_value.h"

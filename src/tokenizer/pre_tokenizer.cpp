@@ -1,6 +1,7 @@
 #include "tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/text_steps.h"

@@ -1,6 +1,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 
 #include "tokenizer/normalizer.h"
 #include "tokenizer/text_steps.h"

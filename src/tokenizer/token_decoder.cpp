@@ -1,5 +1,7 @@
 #include "tokenizer/token_decoder.h"
 
+#include <utility>
+
 #include "tokenizer/byte_tokens.h"
 #include "tokenizer/text_steps.h"
 

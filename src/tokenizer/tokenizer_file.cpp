@@ -1,5 +1,7 @@
 #include "tokenizer/tokenizer_file.h"
 
+#include <cstdint>
+
 #include "base/error.h"
 #include "base/json_builder.h"
 #include "tokenizer/json_view.h"

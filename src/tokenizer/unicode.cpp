@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include <cstdint>
 #include <cstring>
 
 namespace quire {

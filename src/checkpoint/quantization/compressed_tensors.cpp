@@ -1,6 +1,7 @@
 // compressed-tensors (vLLM's library, of llm-compressor): groups of modules, each quantised in a way of its
 // own.
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"

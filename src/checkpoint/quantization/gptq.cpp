@@ -1,6 +1,9 @@
 // GPTQ as AutoGPTQ and GPTQModel write it (gptqmodel/nn_modules/qlinear/__init__.py): codes packed along the
 // inputs, zero points along the outputs; those of format v1 are stored less one.
 
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/quantization/module_names.h"

@@ -1,7 +1,9 @@
 #include "checkpoint/quantization/quantized_weights.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <memory>
 
 #include "base/error.h"
 #include "base/host_memory.h"

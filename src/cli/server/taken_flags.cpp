@@ -1,4 +1,5 @@
 #include <array>
+#include <string>
 
 #include "base/format.h"
 #include "base/log.h"

@@ -5,9 +5,11 @@
 #include <deque>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/thread_name.h"

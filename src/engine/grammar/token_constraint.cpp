@@ -3,6 +3,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <vector>
 
 #include "ops/host_copies.h"
 #include "ops/reference/rows.h"

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "ops/host_copies.h"
 #include "ops/reference/rows.h"

@@ -7,7 +7,11 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "parallel/processes.h"

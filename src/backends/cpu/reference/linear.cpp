@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "base/error.h"

@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "backends/cpu/simd/packed_codes.h"
 #include "backends/cpu/simd/packed_weights.h"
