@@ -66,8 +66,8 @@ OrderedJson read_llama_bias(const OrderedJson& value, const ServedModel& model) 
     for (const auto& [key, bias] : value.items()) {
       std::int64_t id = 0;
       const char* const end = key.data() + key.size();
-      const bool is_id = std::from_chars(key.data(), end, id).ptr == end;
-      add(is_id ? OrderedJson(id) : OrderedJson(key), bias);
+      const auto [last, error] = std::from_chars(key.data(), end, id);
+      add(error == std::errc() && last == end ? OrderedJson(id) : OrderedJson(key), bias);
     }
     return read;
   }

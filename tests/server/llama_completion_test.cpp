@@ -146,6 +146,7 @@ TEST(LlamaRequestTest, BiasesAreOfTokensAndTexts) {
   EXPECT_EQ(biases("[[97, 1.5], [98, false]]"), (Biases{{97, 1.5F}, {98, -100.0F}}));
   EXPECT_EQ(biases(R"([["ab", -0.5]])"), (Biases{{'a', -0.5F}, {'b', -0.5F}}));
   EXPECT_EQ(biases(R"({"97": 2, "bc": false})"), (Biases{{97, 2.0F}, {'b', -100.0F}, {'c', -100.0F}}));
+  EXPECT_EQ(biases(R"({"99999999999999999999": 2, "": 3})"), (Biases{{'9', 2.0F}}));  // no numbers of a token
   for (const char* value :
        {"3", "[97]", "[[97]]", "[[258, 1]]", R"([[97, "x"]])", "[[97, true]]", R"({"-1": 1})"})
     EXPECT_THAT(error_with(format_text("\"logit_bias\": {}", value)).param, StartsWith("logit_bias"))
