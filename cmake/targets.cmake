@@ -26,6 +26,15 @@ function(quire_sources out folder pattern)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
+# quire_unity(TARGET SIZE): with QUIRE_UNITY so many of its files are compiled as one, which reads headers once.
+function(quire_unity target size)
+  if(QUIRE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+    # Of a file that another includes, GCC takes what is private for what is not.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # quire_library(FOLDER DEPS ... PRIVATE_DEPS ...): the static library quire_FOLDER of every .cpp in src/FOLDER.
 # A folder of headers alone makes an interface library.
 function(quire_library folder)
@@ -43,10 +52,8 @@ function(quire_library folder)
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE quire_options ${arg_PRIVATE_DEPS})
-  if(QUIRE_UNITY AND NOT folder STREQUAL models)  # models' files all have the same names
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)  # headers are read once
-    # Of a file that another includes, GCC takes what is private for what is not.
-    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  if(NOT folder STREQUAL models)  # its files all have the same names
+    quire_unity(${name} 8)
   endif()
   set_property(GLOBAL APPEND PROPERTY quire_libraries ${name})
   set_property(GLOBAL APPEND PROPERTY quire_dependencies ${arg_PRIVATE_DEPS})
@@ -81,6 +88,9 @@ function(quire_tests folder)
     target_compile_options(${name} PRIVATE -O1)
   endif()
   target_link_libraries(${name} PRIVATE ${ARGN} quire_options GTest::gtest GTest::gmock GTest::gtest_main)
+  if(folder MATCHES "^(cli|engine|server)$")  # the largest
+    quire_unity(${name} 16)
+  endif()
   # GoogleTest's headers are compiled once, not in every file.
   if(TARGET base_tests AND NOT name STREQUAL base_tests)
     target_precompile_headers(${name} REUSE_FROM base_tests)
@@ -113,6 +123,7 @@ function(quire_product)
   target_link_libraries(quire_program PRIVATE quire quire_options CLI11::CLI11
                         nlohmann_json::nlohmann_json $<TARGET_NAME_IF_EXISTS:quire::yaml_cpp>)
   target_precompile_headers(quire_program PRIVATE <CLI/CLI.hpp>)
+  quire_unity(quire_program 16)
   if(QUIRE_SANITIZE)  # its many options are long to optimise
     target_compile_options(quire_program PRIVATE -O0)
   endif()

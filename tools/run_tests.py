@@ -73,6 +73,15 @@ def run(command):
     return None, output, len(begun), skipped
 
 
+def sums(times):
+    """What tests that differ in their parameters take together, the longest first."""
+    totals = {}
+    for seconds, name in times:
+        kind = name.rsplit("/", 1)[0] if "/" in name.split(".")[-1] else name
+        totals[kind] = totals.get(kind, 0) + seconds
+    return sorted(((seconds, kind) for kind, seconds in totals.items()), reverse=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", help="build folder")
@@ -97,6 +106,9 @@ def main():
                 print(f"{number} of {len(batches)} processes, {ran} tests, {seconds:.0f} s", flush=True)
     print(f"{ran} tests ran, {skipped} of them were skipped; {len(wrong)} processes failed")
     for seconds, name in sorted(times, reverse=True)[:SLOWEST]:
+        print(f"{seconds:6.1f} s {name}")
+    print("in all of a kind:")
+    for seconds, name in sums(times)[:SLOWEST]:
         print(f"{seconds:6.1f} s {name}")
     for fault in wrong:
         print(f"FAILED {fault}")

@@ -47,7 +47,7 @@ struct Doctor {
 
   int run() const {
     const Diagnosis diagnosis = diagnose();
-    (json ? print_json : print_table)(diagnosis);
+    json ? print_json(diagnosis) : print_table(diagnosis);
     return diagnosis.problems.empty() ? 0 : kFailed;
   }
 };

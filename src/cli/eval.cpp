@@ -55,7 +55,8 @@ struct Perplexity : EngineOptions {
       reference.on_layer = {};  // one bar is enough
     }
     options.on_progress = progress_bar("tokens");
-    (json ? print_json : print_table)(measure_perplexity(options));
+    const auto perplexity = measure_perplexity(options);
+    json ? print_json(perplexity) : print_table(perplexity);
     return 0;
   }
 };

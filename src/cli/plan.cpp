@@ -101,7 +101,7 @@ int Plan::run() {
 }
 
 int Plan::show(const Capacity& capacity) const {
-  (json ? print_json : print_table)(capacity);
+  json ? print_json(capacity) : print_table(capacity);
   return capacity.fits() ? 0 : kFailed;
 }
 

@@ -10,7 +10,7 @@
 namespace quire::cli {
 namespace {
 
-void print_line(const VerifyResult& r) {
+void print_result_line(const VerifyResult& r) {
   const std::string way = r.chunk_size == 0  ? "in one chunk"
                           : r.chunk_size > 1 ? format_text("in chunks of {}", r.chunk_size)
                           : r.side_by_side == 1
@@ -29,7 +29,7 @@ void print_line(const VerifyResult& r) {
       r.argmax_equal, r.num_steps, excused);
 }
 
-void print_json(const VerifyResult& r) {
+void print_result_json(const VerifyResult& r) {
   const OrderedJson object = {{"prompt", r.prompt},
                               {"prompt_tokens", r.num_tokens},
                               {"chunk_size", r.chunk_size},
@@ -54,7 +54,7 @@ struct Verify : EngineOptions {
     refuse_several_processes("verify");
     config.model = source.find(config.model);
     if (checksums) return check();
-    return verify(config, json ? print_json : print_line) ? 0 : kFailed;
+    return verify(config, json ? print_result_json : print_result_line) ? 0 : kFailed;
   }
 
  private:

@@ -14,21 +14,15 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/submit.h"
 #include "quire/llm.h"
 
 namespace quire {
 namespace {
 
 using ::testing::ElementsAreArray;
+using testing::greedy;
 using ::testing::HasSubstr;
-
-SamplingParams greedy(int max_tokens) {
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = max_tokens;
-  params.ignore_eos = true;
-  return params;
-}
 
 EngineRequest request_of(std::vector<TokenId> prompt, int max_tokens) {
   EngineRequest request;
@@ -42,7 +36,7 @@ struct Submitted {
   std::future<RequestOutput> done;
 };
 
-Submitted submit(Engine& engine, EngineRequest request) {
+Submitted submit_with_id(Engine& engine, EngineRequest request) {
   auto done = std::make_shared<std::promise<RequestOutput>>();
   Submitted submitted{0, done->get_future()};
   request.on_update = [done](const RequestUpdate& update) {
@@ -93,10 +87,10 @@ TEST(AdmissionTest, AFullQueueRefusesAtOnceAndTakesMoreWhenThereIsRoom) {
   config.max_num_queued_reqs = 2;
   Engine engine(config);
   Gate gate(engine);
-  Submitted running = submit(engine, request_of({1, 2, 3}, 900));
+  Submitted running = submit_with_id(engine, request_of({1, 2, 3}, 900));
   gate.wait();
-  Submitted second = submit(engine, request_of({1, 2, 3}, 2));
-  Submitted third = submit(engine, request_of({1, 2, 3}, 2));
+  Submitted second = submit_with_id(engine, request_of({1, 2, 3}, 2));
+  Submitted third = submit_with_id(engine, request_of({1, 2, 3}, 2));
   EXPECT_THAT(refusal(engine, {1}),
               HasSubstr("the queue is full: 2 requests wait, and max-num-queued-reqs is 2"));
   engine.abort(second.id);
@@ -105,7 +99,7 @@ TEST(AdmissionTest, AFullQueueRefusesAtOnceAndTakesMoreWhenThereIsRoom) {
   Submitted fourth;
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);;) {
     try {
-      fourth = submit(engine, request_of({1, 2, 3}, 2));
+      fourth = submit_with_id(engine, request_of({1, 2, 3}, 2));
       break;
     } catch (const QueueFullError&) {  // the engine counts between two steps
       ASSERT_LT(std::chrono::steady_clock::now(), end);
@@ -121,10 +115,10 @@ TEST(AdmissionTest, TheQueueMayBeBoundInPromptTokens) {
   config.max_num_queued_tokens = 120;
   Engine engine(config);
   Gate gate(engine);
-  submit(engine, request_of(std::vector<TokenId>(300, 5), 1));  // an empty queue takes it
+  submit_with_id(engine, request_of(std::vector<TokenId>(300, 5), 1));  // an empty queue takes it
   gate.wait();
-  submit(engine, request_of(std::vector<TokenId>(60, 5), 1));
-  submit(engine, request_of(std::vector<TokenId>(60, 5), 1));
+  submit_with_id(engine, request_of(std::vector<TokenId>(60, 5), 1));
+  submit_with_id(engine, request_of(std::vector<TokenId>(60, 5), 1));
   EXPECT_THAT(refusal(engine, {1}),
               HasSubstr("120 tokens wait, and max-num-queued-tokens is 120, too few for 1 more"));
   gate.open();
@@ -135,7 +129,7 @@ TEST(AdmissionTest, RequestsThatComeTogetherAreTakenOrRefusedTogether) {
   config.max_num_queued_reqs = 4;
   Engine engine(config);
   Gate gate(engine);
-  submit(engine, request_of({1, 2, 3}, 1));
+  submit_with_id(engine, request_of({1, 2, 3}, 1));
   gate.wait();
   std::vector<EngineRequest> many(6, request_of({1, 2, 3}, 1));
   std::promise<void> last_done;
@@ -157,16 +151,16 @@ TEST(AdmissionTest, OutputsAndNamedTokensCountInTheQueue) {
   config.max_num_queued_tokens = 3000;
   Engine engine(config);
   Gate gate(engine);
-  submit(engine, request_of({1, 2, 3}, 1));
+  submit_with_id(engine, request_of({1, 2, 3}, 1));
   gate.wait();
   EngineRequest several = request_of(std::vector<TokenId>(60, 5), 1);
   several.params.temperature = 1;
   several.params.n = 16;
-  submit(engine, several);  // 60 + 15 * 128 = 1980
+  submit_with_id(engine, several);  // 60 + 15 * 128 = 1980
   EXPECT_THAT(refusal(engine, std::vector<TokenId>(1021, 5)), HasSubstr("1980 tokens wait"));
   EngineRequest biased = request_of(std::vector<TokenId>(60, 5), 1);
   for (int id = 0; id < 120; ++id) biased.params.logit_bias[id] = 1;  // 60 + 120 * 8 = 1020
-  submit(engine, biased);
+  submit_with_id(engine, biased);
   EXPECT_THAT(refusal(engine, {1}), HasSubstr("3000 tokens wait"));
   gate.open();
 }
@@ -176,7 +170,7 @@ TEST(AdmissionTest, AnIdleEngineTakesOneRequestAfterTheOther) {
   config.max_num_queued_reqs = 1;
   config.max_num_queued_tokens = 1;
   Engine engine(config);
-  for (int i = 0; i < 20; ++i) submit(engine, request_of({1, 2, 3}, 1)).done.wait();
+  for (int i = 0; i < 20; ++i) submit_with_id(engine, request_of({1, 2, 3}, 1)).done.wait();
 }
 
 TEST(AdmissionTest, APromptThatFindsTheQueueFullFailsAlone) {
@@ -204,9 +198,9 @@ TEST(AdmissionTest, ATimeoutEndsWhatRunsAndWhatWaits) {
   Gate gate(engine);
   EngineRequest request = request_of({1, 2, 3}, 1000);
   request.timeout = 0.1;
-  Submitted running = submit(engine, request);
-  Submitted waiting = submit(engine, request);
-  Submitted other = submit(engine, request_of(testing::golden_ids("qwen3", "prompt.0"), 24));
+  Submitted running = submit_with_id(engine, request);
+  Submitted waiting = submit_with_id(engine, request);
+  Submitted other = submit_with_id(engine, request_of(testing::golden_ids("qwen3", "prompt.0"), 24));
   gate.wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(120));
   gate.open();
@@ -228,7 +222,7 @@ TEST(AdmissionTest, ImpossibleTimeoutsAreRefused) {
     EXPECT_THROW(engine.validate(request), Error) << timeout;
   }
   request.timeout = 1e9;
-  EXPECT_EQ(submit(engine, request).done.get().outputs.at(0).finish_reason, FinishReason::kLength);
+  EXPECT_EQ(submit_with_id(engine, request).done.get().outputs.at(0).finish_reason, FinishReason::kLength);
 }
 
 TEST(AdmissionTest, ALowerNumberGoesFirstAndPreemptsWithoutChangingAToken) {
@@ -238,17 +232,17 @@ TEST(AdmissionTest, ALowerNumberGoesFirstAndPreemptsWithoutChangingAToken) {
   Gate gate(engine);
   EngineRequest low = request_of(testing::golden_ids("qwen3", "prompt.0"), 400);
   low.priority = 3;
-  Submitted first = submit(engine, low);
+  Submitted first = submit_with_id(engine, low);
   gate.wait();
   EngineRequest high = request_of(testing::golden_ids("qwen3", "prompt.1"), 24);
   high.priority = -2;
-  Submitted second = submit(engine, high);
+  Submitted second = submit_with_id(engine, high);
   gate.open();
   EXPECT_THAT(second.done.get().outputs.at(0).token_ids,
               ElementsAreArray(testing::golden_ids("qwen3", "greedy.1")));
   EXPECT_EQ(engine.stats().scheduler.num_preemptions, 1U);
   const auto preempted = first.done.get().outputs.at(0).token_ids;
-  EXPECT_EQ(preempted, submit(engine, low).done.get().outputs.at(0).token_ids);
+  EXPECT_EQ(preempted, submit_with_id(engine, low).done.get().outputs.at(0).token_ids);
 }
 
 TEST(AdmissionTest, PromptsShareCachedPrefixesWithinASalt) {

@@ -23,14 +23,14 @@ using testing::fail_allocation;
 using testing::has_allocation_failed;
 using testing::request_of;
 
-constexpr auto kLimit = 60s;  // for what is to end
+constexpr auto kLongestWait = 60s;  // for what is to end
 
-struct Case {
+struct AllocationCase {
   const char* name;
   SamplingParams params;
 };
 
-class EngineAllocationTest : public ::testing::TestWithParam<Case> {
+class EngineAllocationTest : public ::testing::TestWithParam<AllocationCase> {
  protected:
   // From the `turn`th step's end to the next one's, or (0) from before the request comes to the first one's,
   // the nth allocation of the engine's thread fails.
@@ -56,7 +56,7 @@ TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
   Engine engine(config, open_model(config.model), hooks());
   const auto next_is_as_ever = [&] {
     auto next = testing::submit_output(engine, request_of(prompt(0)));
-    if (next.wait_for(kLimit) != std::future_status::ready) return false;
+    if (next.wait_for(kLongestWait) != std::future_status::ready) return false;
     return next.get().token_ids == testing::golden_ids("qwen3", "greedy.0");
   };
   int num_failed = 0;
@@ -71,7 +71,7 @@ TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
       turns_left_ = turn + 1;
       if (turn == 0) engine.look([nth = nth_.load()](Scheduler&) { fail_allocation(nth); });
       auto victim = testing::submit(engine, std::move(request));
-      ASSERT_EQ(victim.wait_for(kLimit), std::future_status::ready) << "it never ends";
+      ASSERT_EQ(victim.wait_for(kLongestWait), std::future_status::ready) << "it never ends";
       for (const CompletionOutput& output : victim.get().outputs) EXPECT_TRUE(output.finished());
       // The first one may be where it fails.
       EXPECT_TRUE(next_is_as_ever() || next_is_as_ever());
@@ -93,10 +93,10 @@ SamplingParams params_with(const std::function<void(SamplingParams&)>& change) {
 
 INSTANTIATE_TEST_SUITE_P(
     Requests, EngineAllocationTest,
-    ::testing::Values(Case{"one", params_with([](SamplingParams& p) { p.logprobs = 2; })},
-                      Case{"several", params_with([](SamplingParams& p) { p.n = 3; })},
-                      Case{"best_of", params_with([](SamplingParams& p) { p.best_of = 3; })},
-                      Case{"beams", params_with([](SamplingParams& p) { p.beam_width = 3; })}),
+    ::testing::Values(AllocationCase{"one", params_with([](SamplingParams& p) { p.logprobs = 2; })},
+                      AllocationCase{"several", params_with([](SamplingParams& p) { p.n = 3; })},
+                      AllocationCase{"best_of", params_with([](SamplingParams& p) { p.best_of = 3; })},
+                      AllocationCase{"beams", params_with([](SamplingParams& p) { p.beam_width = 3; })}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // An output processor whose thread, or the one that calls it, finds no memory.
@@ -135,7 +135,7 @@ class OutputAllocationTest : public ::testing::Test {
       done->set_value();
     });
     outputs.push({update_of(id, FinishReason::kLength)}, TimePoint::clock::now());
-    ASSERT_EQ(is_done.wait_for(kLimit), std::future_status::ready);
+    ASSERT_EQ(is_done.wait_for(kLongestWait), std::future_status::ready);
   }
 
   struct Told {
@@ -208,7 +208,7 @@ TEST_F(OutputAllocationTest, WhatCannotBeQueuedEndsAllRequests) {
   std::vector<SequenceUpdate> updates;
   for (int i = 0; i < 1000; ++i) updates.push_back(update_of(kVictim));  // more than there is room for
   EXPECT_TRUE(testing::fails_at(1, [&] { outputs.push(std::move(updates), TimePoint::clock::now()); }));
-  const auto end = std::chrono::steady_clock::now() + kLimit;
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
   while (!victim.expired() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
   on_thread(outputs, kAfter, [] {});
   EXPECT_TRUE(victim.expired());

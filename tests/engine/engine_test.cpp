@@ -19,15 +19,8 @@ namespace quire {
 namespace {
 
 using ::testing::ElementsAreArray;
+using testing::greedy;
 using ::testing::HasSubstr;
-
-SamplingParams greedy(int max_tokens) {
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = max_tokens;
-  params.ignore_eos = true;
-  return params;
-}
 
 std::vector<Prompt> golden_prompts(const std::string& model) {
   std::vector<Prompt> prompts;

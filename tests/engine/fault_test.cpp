@@ -29,10 +29,10 @@ using testing::request_of;
 using testing::submit;
 using testing::submit_output;
 
-std::vector<TokenId> golden_prompt(int i) {
+std::vector<TokenId> prompt_number(int i) {
   return testing::golden_ids("qwen3", "prompt." + std::to_string(i));
 }
-std::vector<TokenId> golden_output(int i) {
+std::vector<TokenId> output_number(int i) {
   return testing::golden_ids("qwen3", "greedy." + std::to_string(i));
 }
 
@@ -76,10 +76,10 @@ TEST_P(FaultTest, EndsTheRequestThatItConcernsAndNothingElse) {
   EngineConfig config = testing::golden_config("qwen3");
   config.max_num_seqs = 2;
   Engine engine(config, open_model(config.model), hooks());
-  auto beside = submit_output(engine, request_of(golden_prompt(0)));
-  auto victim = submit_output(engine, request_of(golden_prompt(1)));
-  auto waiting = submit_output(engine, request_of(golden_prompt(0)));
-  auto last = submit_output(engine, request_of(golden_prompt(2)));
+  auto beside = submit_output(engine, request_of(prompt_number(0)));
+  auto victim = submit_output(engine, request_of(prompt_number(1)));
+  auto waiting = submit_output(engine, request_of(prompt_number(0)));
+  auto last = submit_output(engine, request_of(prompt_number(2)));
   all_there_.set_value();
   if (GetParam() == EngineStage::kCallback) {
     EXPECT_THROW(victim.get(), std::future_error);  // it is told nothing more
@@ -88,12 +88,12 @@ TEST_P(FaultTest, EndsTheRequestThatItConcernsAndNothingElse) {
     EXPECT_EQ(output.finish_reason, FinishReason::kError);
     EXPECT_EQ(output.error, "injected");
   }
-  EXPECT_THAT(beside.get().token_ids, ElementsAreArray(golden_output(0)));
-  EXPECT_THAT(waiting.get().token_ids, ElementsAreArray(golden_output(0)));
-  EXPECT_THAT(last.get().token_ids, ElementsAreArray(golden_output(2)));
+  EXPECT_THAT(beside.get().token_ids, ElementsAreArray(output_number(0)));
+  EXPECT_THAT(waiting.get().token_ids, ElementsAreArray(output_number(0)));
+  EXPECT_THAT(last.get().token_ids, ElementsAreArray(output_number(2)));
   EXPECT_GE(visits_, 5);
-  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(1))).get().token_ids,
-              ElementsAreArray(golden_output(1)));
+  EXPECT_THAT(submit_output(engine, request_of(prompt_number(1))).get().token_ids,
+              ElementsAreArray(output_number(1)));
   expect_all_blocks_free(engine);
 }
 
@@ -126,7 +126,7 @@ class LostStepTest : public ::testing::TestWithParam<EngineStage> {
     Engine engine(config, open_model(config.model), std::move(hooks));
     std::vector<std::future<RequestOutput>> done;
     for (int i = 0; i < 3; ++i) {
-      EngineRequest request = request_of(golden_prompt(i));
+      EngineRequest request = request_of(prompt_number(i));
       request.prompt.resize(std::min<std::size_t>(request.prompt.size(), 40));
       request.params.temperature = 1.5F;
       request.params.seed = 3;
@@ -183,13 +183,13 @@ std::vector<CompletionOutput> outputs_with_fault(const SamplingParams& params) {
   };
   const EngineConfig config = testing::golden_config("qwen3");
   Engine engine(config, open_model(config.model), std::move(hooks));
-  EngineRequest request = request_of(golden_prompt(1));
+  EngineRequest request = request_of(prompt_number(1));
   request.params = params;
   request.params.max_tokens = 24;
   request.params.ignore_eos = true;
   auto done = testing::submit(engine, std::move(request));
-  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(0))).get().token_ids,
-              ElementsAreArray(golden_output(0)));
+  EXPECT_THAT(submit_output(engine, request_of(prompt_number(0))).get().token_ids,
+              ElementsAreArray(output_number(0)));
   const RequestOutput output = done.get();
   expect_all_blocks_free(engine);
   return output.outputs;
@@ -205,10 +205,10 @@ TEST(LostDeviceTest, EndsEveryRequestAndIsToldOnce) {
   std::vector<std::string> told;
   engine.on_lost([&told](const std::string& why) { told.push_back(why); });
   std::vector<std::future<CompletionOutput>> outputs;
-  for (int i = 0; i < 4; ++i) outputs.push_back(submit_output(engine, request_of(golden_prompt(i % 3))));
+  for (int i = 0; i < 4; ++i) outputs.push_back(submit_output(engine, request_of(prompt_number(i % 3))));
   for (auto& output : outputs) EXPECT_EQ(output.get().finish_reason, FinishReason::kError);
   EXPECT_FALSE(engine.healthy());
-  EXPECT_EQ(submit_output(engine, request_of(golden_prompt(0))).get().finish_reason, FinishReason::kError);
+  EXPECT_EQ(submit_output(engine, request_of(prompt_number(0))).get().finish_reason, FinishReason::kError);
   EXPECT_THAT(told, ElementsAreArray({"it is gone"}));
   engine.on_lost([&told](const std::string&) { told.emplace_back("at once"); });
   EXPECT_EQ(told.back(), "at once");
@@ -222,11 +222,11 @@ TEST(IsolationTest, ARoundOfBeamsThatFailsEndsItsSearch) {
   };
   const EngineConfig config = testing::golden_config("qwen3");
   Engine engine(config, open_model(config.model), std::move(hooks));
-  EngineRequest search = request_of(golden_prompt(1));
+  EngineRequest search = request_of(prompt_number(1));
   search.params.beam_width = 3;
   auto beams = submit_output(engine, std::move(search));
-  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(0))).get().token_ids,
-              ElementsAreArray(golden_output(0)));
+  EXPECT_THAT(submit_output(engine, request_of(prompt_number(0))).get().token_ids,
+              ElementsAreArray(output_number(0)));
   const CompletionOutput output = beams.get();
   EXPECT_EQ(output.error, "injected");
   EXPECT_EQ(output.token_ids.size(), 3U);  // the best so far
@@ -239,8 +239,8 @@ TEST(IsolationTest, AnObserverThatFailsChangesNothing) {
     engine.observe_steps([steps = 0, at](const StepRecord&) mutable {
       if (++steps == at) throw std::runtime_error("injected");
     });
-    EXPECT_THAT(submit_output(engine, request_of(golden_prompt(0))).get().token_ids,
-                ElementsAreArray(golden_output(0)));
+    EXPECT_THAT(submit_output(engine, request_of(prompt_number(0))).get().token_ids,
+                ElementsAreArray(output_number(0)));
   }
 }
 
@@ -267,14 +267,14 @@ TEST(IsolationTest, ABeamThatCannotBePlannedEndsItsSearch) {
 TEST(IsolationTest, AnExceptionOfACallbackEndsItsRequest) {
   Engine engine(testing::golden_config("qwen3"));
   std::atomic<int> calls = 0;
-  EngineRequest request = request_of(golden_prompt(0));
+  EngineRequest request = request_of(prompt_number(0));
   request.params.max_tokens = 900;
   request.on_update = [&](const RequestUpdate&) {
     if (++calls == 3) throw 7;
   };
   engine.submit(std::move(request));
-  EXPECT_THAT(submit_output(engine, request_of(golden_prompt(1))).get().token_ids,
-              ElementsAreArray(golden_output(1)));
+  EXPECT_THAT(submit_output(engine, request_of(prompt_number(1))).get().token_ids,
+              ElementsAreArray(output_number(1)));
   expect_all_blocks_free(engine);
   EXPECT_EQ(calls, 3);
 }
@@ -291,7 +291,7 @@ std::vector<std::vector<TokenId>> outputs_with(EngineHooks hooks) {
   for (int round = 0; round < 2; ++round) {
     std::vector<EngineRequest> requests;
     for (int i = 0; i < 9; ++i) {
-      EngineRequest request = request_of(golden_prompt(i % 3));
+      EngineRequest request = request_of(prompt_number(i % 3));
       request.prompt.resize(request.prompt.size() - static_cast<std::size_t>(i / 3 % 2));
       request.params.temperature = i % 2 == 0 ? 0.0F : 1.5F;
       request.params.seed = 3;

@@ -17,17 +17,19 @@
 namespace quire {
 namespace {
 
-constexpr int kBlockSize = 8;
+constexpr int kTokensOfBlock = 8;
 
 // What weights and KV cache are made into.
 struct Codes {
   std::string weights = "none", cache = "auto";
 };
-using Case = std::tuple<std::string, std::string, std::string, Codes>;  // model, dtype, kernels, codes
+using InvarianceCase =
+    std::tuple<std::string, std::string, std::string, Codes>;  // model, dtype, kernels, codes
 
 class RunnerHarness {
  public:
-  RunnerHarness(const Case& test, int threads) : RunnerHarness(std::get<0>(test), configure(test, threads)) {}
+  RunnerHarness(const InvarianceCase& test, int threads)
+      : RunnerHarness(std::get<0>(test), configure(test, threads)) {}
 
   const RuntimeConfig& config() const { return config_; }
 
@@ -49,14 +51,14 @@ class RunnerHarness {
   }
 
  private:
-  static EngineConfig configure(const Case& test, int threads) {
+  static EngineConfig configure(const InvarianceCase& test, int threads) {
     const auto& [model, dtype, kernels, codes] = test;
     EngineConfig config = testing::golden_config(model, dtype);
     testing::use_kernels(config, kernels);
     config.quantization = codes.weights;
     config.quantize_head = codes.weights != "none";
     config.kv_cache_dtype = codes.cache;
-    config.block_size = kBlockSize;
+    config.block_size = kTokensOfBlock;
     config.cpu_threads = threads;
     return config;
   }
@@ -108,12 +110,12 @@ SequencePlan span_of(Sequence& sequence, int seat, int count) {
 std::vector<float> logits_alone(RunnerHarness& harness, const std::vector<TokenId>& tokens) {
   Sequence sequence{.tokens = tokens, .blocks = {}, .logits = {}};
   const CacheLayout& layout = harness.config().cache.layout;
-  sequence.blocks.resize((tokens.size() / kBlockSize + 1) * layout.windows.size());
+  sequence.blocks.resize((tokens.size() / kTokensOfBlock + 1) * layout.windows.size());
   std::iota(sequence.blocks.begin(), sequence.blocks.end(), 0);
   return harness.step({span_of(sequence, 0, static_cast<int>(tokens.size()))})[0];
 }
 
-class InvarianceTest : public ::testing::TestWithParam<Case> {};
+class InvarianceTest : public ::testing::TestWithParam<InvarianceCase> {};
 
 TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
   RunnerHarness harness(GetParam(), 2), single(GetParam(), 1);
@@ -132,7 +134,7 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
     for (Sequence& sequence : sequences) {
       sequence.tokens.resize(static_cast<std::size_t>(uniform(1, round < 5 ? 90 : 200)));
       for (TokenId& token : sequence.tokens) token = uniform(0, harness.config().spec.vocab_size - 1);
-      for (std::size_t i = 0; i < (sequence.tokens.size() / kBlockSize + 1) * num_lanes; ++i) {
+      for (std::size_t i = 0; i < (sequence.tokens.size() / kTokensOfBlock + 1) * num_lanes; ++i) {
         sequence.blocks.push_back(free_blocks.back());
         free_blocks.pop_back();
       }
@@ -141,13 +143,13 @@ TEST_P(InvarianceTest, LogitsAreBitwiseTheSameInAnyMixture) {
     Sequence& heir = sequences.back();
     // What a sequence keeps as a whole is not shared here.
     const bool shares = harness.config().cache.fixed.empty();
-    const int shared = shares ? static_cast<int>(donor.tokens.size()) / kBlockSize : 0;
+    const int shared = shares ? static_cast<int>(donor.tokens.size()) / kTokensOfBlock : 0;
     std::vector<TokenId> tail = heir.tokens;
-    heir.tokens.assign(donor.tokens.begin(), donor.tokens.begin() + shared * kBlockSize);
+    heir.tokens.assign(donor.tokens.begin(), donor.tokens.begin() + shared * kTokensOfBlock);
     heir.tokens.insert(heir.tokens.end(), tail.begin(), tail.end());
     heir.blocks.insert(heir.blocks.begin(), donor.blocks.begin(),
                        donor.blocks.begin() + shared * static_cast<int>(num_lanes));
-    heir.computed = shared * kBlockSize;
+    heir.computed = shared * kTokensOfBlock;
 
     bool unfinished = true;
     while (unfinished) {
@@ -222,7 +224,7 @@ std::vector<std::string> models() {
   return names;
 }
 
-std::string name_of(const Case& test) {
+std::string name_of(const InvarianceCase& test) {
   const auto& [model, dtype, kernels, codes] = test;
   std::string name = testing::test_name({model, dtype, kernels});
   if (codes.weights != "none") name += "_" + codes.weights;

@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-std::future<CompletionOutput> submit(Engine& engine) {
+std::future<CompletionOutput> submit_prompt(Engine& engine) {
   return testing::submit_output(engine, testing::request_of(testing::golden_ids("qwen3", "prompt.0")));
 }
 
@@ -68,13 +68,13 @@ TEST_F(InvariantChecksTest, WhereContentsMayMixNothingMoreIsTold) {
     Engine engine(config, open_model(config.model), broken(what, checks));
     std::promise<std::string> lost;
     engine.on_lost([&](const std::string& why) { lost.set_value(why); });
-    const CompletionOutput output = submit(engine).get();
+    const CompletionOutput output = submit_prompt(engine).get();
     EXPECT_EQ(output.finish_reason, FinishReason::kError);
     EXPECT_EQ(output.token_ids.size(), 5U);
     EXPECT_THAT(output.error, HasSubstr(what));
     EXPECT_THAT(lost.get_future().get(), HasSubstr(what));
     EXPECT_FALSE(engine.healthy());
-    EXPECT_EQ(submit(engine).get().finish_reason, FinishReason::kError);
+    EXPECT_EQ(submit_prompt(engine).get().finish_reason, FinishReason::kError);
     EXPECT_EQ(checks, 5);
     EXPECT_EQ(engine.stats().broken_invariants, 1U);
   }
@@ -89,7 +89,7 @@ TEST_F(InvariantChecksTest, OthersAreCountedAndTheEngineGoesOn) {
     std::atomic<int> checks = 0;
     const EngineConfig config = checked(1);
     Engine engine(config, open_model(config.model), broken(what, checks));
-    const CompletionOutput output = submit(engine).get();
+    const CompletionOutput output = submit_prompt(engine).get();
     EXPECT_EQ(output.finish_reason, FinishReason::kLength);
     EXPECT_EQ(output.token_ids, testing::golden_ids("qwen3", "greedy.0"));
     EXPECT_TRUE(engine.healthy());
@@ -104,7 +104,7 @@ TEST_F(InvariantChecksTest, AReferenceTooManyIsFoundInARunningEngine) {
   const EngineConfig config = checked(1);
   Engine engine(config);
   engine.look([](Scheduler& scheduler) { (void)const_cast<BlockPool&>(scheduler.pool()).allocate(); });
-  const CompletionOutput output = submit(engine).get();
+  const CompletionOutput output = submit_prompt(engine).get();
   EXPECT_EQ(output.finish_reason, FinishReason::kError);
   EXPECT_THAT(output.error, ::testing::ContainsRegex("2: block [0-9]+ has 1 references"));
   EXPECT_FALSE(engine.healthy());

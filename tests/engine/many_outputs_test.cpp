@@ -185,14 +185,14 @@ INSTANTIATE_TEST_SUITE_P(PrefixCaching, ManyOutputsTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "on" : "off"; });
 
 // What is asked of every output beside a draw of its own.
-struct Wish {
+struct OutputsWish {
   std::string name;
   void (*ask)(SamplingParams&);
   bool changes_tokens;
 };
-void PrintTo(const Wish& wish, std::ostream* out) { *out << wish.name; }
+void PrintTo(const OutputsWish& wish, std::ostream* out) { *out << wish.name; }
 
-const Wish kWishes[] = {
+const OutputsWish kWishes[] = {
     {"nothing", [](SamplingParams&) {}, false},
     {"prompt_logprobs", [](SamplingParams& params) { params.prompt_logprobs = 2; }, false},
     {"penalties",
@@ -210,7 +210,7 @@ const Wish kWishes[] = {
      true},
 };
 
-class WishesTest : public ::testing::TestWithParam<std::tuple<Wish, bool>> {
+class WishesTest : public ::testing::TestWithParam<std::tuple<OutputsWish, bool>> {
  protected:
   static constexpr int kOutputs = 6;
 

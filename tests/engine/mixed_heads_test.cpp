@@ -23,9 +23,9 @@ constexpr char kExperts[] = R"({"num_hidden_layers": 3, "head_dim": 16, "global_
     "enable_moe_block": true, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 32,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]})";
 
-using Case = std::tuple<const char*, const char*, int>;  // config.json, kv-cache-dtype, ranks
+using HeadsCase = std::tuple<const char*, const char*, int>;  // config.json, kv-cache-dtype, ranks
 
-EngineConfig config_of(const Case& test) {
+EngineConfig config_of(const HeadsCase& test) {
   EngineConfig config;
   config.device = "cpu";
   config.dtype = "float32";
@@ -52,7 +52,7 @@ EngineRequest request_of(int which) {
   return request;
 }
 
-class MixedHeadsTest : public ::testing::TestWithParam<Case> {};
+class MixedHeadsTest : public ::testing::TestWithParam<HeadsCase> {};
 
 TEST_P(MixedHeadsTest, ACrowdInASmallCacheGeneratesWhatEachDoesAlone) {
   const Shape shape = test::small_shape("Gemma4ForCausalLM", std::get<0>(GetParam()));
@@ -87,7 +87,7 @@ TEST(MixedHeadsRanksTest, TwoRanksGenerateWhatOneDoes) {
   }
 }
 
-std::string name_of_case(const ::testing::TestParamInfo<Case>& test) {
+std::string name_of_case(const ::testing::TestParamInfo<HeadsCase>& test) {
   const auto& [keys, cache, ranks] = test.param;
   return std::string(keys == kShared ? "shared_" : "experts_") + cache + "_" + std::to_string(ranks);
 }

@@ -56,14 +56,14 @@ EngineRequest random_request(Random& random, bool has_tokenizer) {
   if (random.one_of(4)) params.presence_penalty = 0.5F;
   if (random.one_of(4)) params.top_k = random.any(1, 20);
   if (QUIRE_HAS_GRAMMAR && has_tokenizer && random.one_of(2)) {
-    using Kind = StructuredOutputs::Kind;
+    using Source = StructuredOutputs::Kind;
     const StructuredOutputs all[] = {
-        {.kind = Kind::kJsonObject},
-        {.kind = Kind::kRegex,
+        {.kind = Source::kJsonObject},
+        {.kind = Source::kRegex,
          .source = "([a-f]{1,3}, ){2,20}end",
          .free_until = random.one_of(2) ? " " : ""},
-        {.kind = Kind::kChoice, .source = R"(["once upon a time there was", "once upon a day", "never"])"},
-        {.kind = Kind::kJsonSchema, .source = R"({"type": "array", "items": {"enum": [1, "two", null]}})"}};
+        {.kind = Source::kChoice, .source = R"(["once upon a time there was", "once upon a day", "never"])"},
+        {.kind = Source::kJsonSchema, .source = R"({"type": "array", "items": {"enum": [1, "two", null]}})"}};
     params.structured_outputs = std::make_shared<const StructuredOutputs>(all[random.any(0, 3)]);
   }
   if (random.one_of(4)) params.logit_bias = {{random.any(0, 299), 3.0F}};

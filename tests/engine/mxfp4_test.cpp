@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-constexpr int kHidden = 64, kWide = 32, kExperts = 4, kVocab = 96, kLayers = 2;
+constexpr int kHidden = 64, kExpertWidth = 32, kNumExperts = 4, kVocab = 96, kLayers = 2;
 constexpr char kConfig[] = R"({"architectures": ["GptOssForCausalLM"], "hidden_size": 64,
   "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "sliding_window": 8,
@@ -19,9 +19,9 @@ constexpr char kConfig[] = R"({"architectures": ["GptOssForCausalLM"], "hidden_s
                    "truncate": false}, "eos_token_id": 1)";
 
 // The same model twice: with codes, and with what they stand for.
-class Models {
+class Mxfp4Models {
  public:
-  Models() {
+  Mxfp4Models() {
     add("model.embed_tokens.weight", {kVocab, kHidden}, 1);
     add("lm_head.weight", {kVocab, kHidden}, 0.2F);
     add("model.norm.weight", {kHidden}, 1);
@@ -35,10 +35,10 @@ class Models {
         add(attention + part + ".bias", {rows}, 0.2F);
       }
       add(attention + "sinks", {4}, 1);
-      add(layer + "mlp.router.weight", {kExperts, kHidden}, 0.5F);
-      add(layer + "mlp.router.bias", {kExperts}, 0.5F);
-      add_experts(layer + "mlp.experts.gate_up_proj", 2 * kWide, kHidden);
-      add_experts(layer + "mlp.experts.down_proj", kHidden, kWide);
+      add(layer + "mlp.router.weight", {kNumExperts, kHidden}, 0.5F);
+      add(layer + "mlp.router.bias", {kNumExperts}, 0.5F);
+      add_experts(layer + "mlp.experts.gate_up_proj", 2 * kExpertWidth, kHidden);
+      add_experts(layer + "mlp.experts.down_proj", kHidden, kExpertWidth);
     }
     write(coded_, R"(, "quantization_config": {"quant_method": "mxfp4"}})");
     write(plain_, "}");
@@ -71,15 +71,15 @@ class Models {
     for (QuantizedFile* file : {&coded_, &plain_}) file->add(name, "BF16", shape, values);
   }
   void add_experts(const std::string& name, int rows, int cols) {
-    add(name + "_bias", {kExperts, rows}, 3);
+    add(name + "_bias", {kNumExperts, rows}, 3);
     const auto index = [](int e, int row, int of_rows, int col, int of_cols) {
       return static_cast<std::size_t>((e * of_rows + row) * of_cols + col);
     };
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(kExperts * rows * cols / 2)), scales;
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(kNumExperts * rows * cols / 2)), scales;
     std::vector<BFloat16> values(codes.size() * 2);
-    for (int i = 0; i < kExperts * rows * cols / 32; ++i)
+    for (int i = 0; i < kNumExperts * rows * cols / 32; ++i)
       scales.push_back(static_cast<std::uint8_t>(123 + random_() % 4));
-    for (int e = 0; e < kExperts; ++e) {
+    for (int e = 0; e < kNumExperts; ++e) {
       for (int row = 0; row < rows; ++row) {
         for (int col = 0; col < cols; ++col) {
           const std::uint32_t code = random_() % 16;
@@ -91,9 +91,9 @@ class Models {
         }
       }
     }
-    coded_.add(name + "_blocks", "U8", {kExperts, rows, cols / 32, 16}, codes);
-    coded_.add(name + "_scales", "U8", {kExperts, rows, cols / 32}, scales);
-    plain_.add(name, "BF16", {kExperts, cols, rows}, values);
+    coded_.add(name + "_blocks", "U8", {kNumExperts, rows, cols / 32, 16}, codes);
+    coded_.add(name + "_scales", "U8", {kNumExperts, rows, cols / 32}, scales);
+    plain_.add(name, "BF16", {kNumExperts, cols, rows}, values);
   }
   static void write(const QuantizedFile& file, const std::string& end) {
     file.dir().write("config.json", kConfig + end);
@@ -105,7 +105,7 @@ class Models {
 };
 
 TEST(Mxfp4Test, ExpertsOfCodesComputeWhatTheirValuesDo) {
-  const Models models;
+  const Mxfp4Models models;
   const std::vector<float> expected = models.logits(false, "reference", 1);
   ASSERT_EQ(expected.size(), std::size_t{40 * kVocab});
   float largest = 0;

@@ -15,13 +15,7 @@
 namespace quire {
 namespace {
 
-SamplingParams greedy(int max_tokens) {
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = max_tokens;
-  params.ignore_eos = true;
-  return params;
-}
+using testing::greedy;
 
 void expect_ordered(const RequestOutput& request) {
   for (const CompletionOutput& output : request.outputs) {
@@ -34,7 +28,8 @@ void expect_ordered(const RequestOutput& request) {
   }
 }
 
-std::future<RequestOutput> submit(Engine& engine, std::vector<TokenId> prompt, const SamplingParams& params) {
+std::future<RequestOutput> submit_timed(Engine& engine, std::vector<TokenId> prompt,
+                                        const SamplingParams& params) {
   auto done = std::make_shared<std::promise<RequestOutput>>();
   auto output = done->get_future();
   EngineRequest request;
@@ -83,7 +78,7 @@ TEST(RequestTimesTest, WhatNeverRanHasAnEndAlone) {
     reached.set_value();
     opened.get_future().wait();
   });
-  auto running = submit(engine, {1, 2, 3}, greedy(20));
+  auto running = submit_timed(engine, {1, 2, 3}, greedy(20));
   reached.get_future().wait();
   auto done = std::make_shared<std::promise<RequestOutput>>();
   EngineRequest request;

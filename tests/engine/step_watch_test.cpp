@@ -28,7 +28,7 @@ using ::testing::Not;
 
 constexpr double kWatchdog = 0.05;  // a stuck step is noticed after 12 times as long
 
-std::future<CompletionOutput> submit(Engine& engine) {
+std::future<CompletionOutput> submit_golden(Engine& engine) {
   return testing::submit_output(engine, testing::request_of(testing::golden_ids("qwen3", "prompt.0")));
 }
 
@@ -87,7 +87,7 @@ TEST(StepWatchTest, AStoppedOpEndsWhatWaitsAndNamesStepAndOp) {
   Engine engine(config, open_model(config.model), hooks);
   std::promise<std::string> lost;
   engine.on_lost([&](const std::string& why) { lost.set_value(why); });
-  auto output = submit(engine);
+  auto output = submit_golden(engine);
   while (steps < 3) {
   }
   StoppedThread stopped;
@@ -101,19 +101,19 @@ TEST(StepWatchTest, AStoppedOpEndsWhatWaitsAndNamesStepAndOp) {
   const CompletionOutput ended = get(std::move(output));
   EXPECT_EQ(ended.finish_reason, FinishReason::kError);
   EXPECT_EQ(ended.error, said);
-  const CompletionOutput later = get(submit(engine));
+  const CompletionOutput later = get(submit_golden(engine));
   EXPECT_EQ(later.finish_reason, FinishReason::kError);
   EXPECT_THAT(later.error, HasSubstr("stuck"));
   // Should it go on after all, nothing is computed any more.
   stopped.go_on();
-  EXPECT_EQ(get(submit(engine)).finish_reason, FinishReason::kError);
+  EXPECT_EQ(get(submit_golden(engine)).finish_reason, FinishReason::kError);
 }
 
 TEST(StepWatchTest, AnEngineThatHasNothingToDoIsNotStuck) {
   Engine engine(watched());
   std::this_thread::sleep_for(1200ms);
   EXPECT_TRUE(engine.healthy());
-  EXPECT_EQ(get(submit(engine)).finish_reason, FinishReason::kLength);
+  EXPECT_EQ(get(submit_golden(engine)).finish_reason, FinishReason::kLength);
 }
 
 TEST(StepWatchTest, ASlowStepIsNotStuckWhereTheWatchdogIsPatient) {
@@ -124,7 +124,7 @@ TEST(StepWatchTest, ASlowStepIsNotStuckWhereTheWatchdogIsPatient) {
   };
   const EngineConfig config = watched(0.5);
   Engine engine(config, open_model(config.model), hooks);
-  EXPECT_EQ(get(submit(engine)).finish_reason, FinishReason::kLength);
+  EXPECT_EQ(get(submit_golden(engine)).finish_reason, FinishReason::kLength);
   EXPECT_TRUE(engine.healthy());
 }
 
@@ -138,7 +138,7 @@ TEST(StepWatchDeathTest, AStuckThreadDoesNotKeepTheProcess) {
     };
     const EngineConfig config = watched();
     Engine engine(config, open_model(config.model), hooks);
-    get(submit(engine));
+    get(submit_golden(engine));
   };
   EXPECT_EXIT(hang(), ::testing::ExitedWithCode(1), "step 1 is stuck.*the process ends: its engine is stuck");
 }

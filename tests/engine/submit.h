@@ -9,6 +9,14 @@
 
 namespace quire::testing {
 
+inline SamplingParams greedy(int max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
 // What has come of the request when it ends.
 inline std::vector<std::future<RequestOutput>> submit(Engine& engine, std::vector<EngineRequest> requests) {
   std::vector<std::future<RequestOutput>> outputs;

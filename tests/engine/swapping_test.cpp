@@ -15,9 +15,10 @@
 namespace quire {
 namespace {
 
-constexpr int kBlockSize = 8;
-constexpr std::size_t kBlockBytes = std::size_t{2} * 3 * 2 * kBlockSize * 32 * sizeof(float);  // of "qwen3"
-constexpr double kRoomForAll = 1.0 / 64;                                                       // GiB
+constexpr int kSwappedBlock = 8;
+constexpr std::size_t kSwappedBytes =
+    std::size_t{2} * 3 * 2 * kSwappedBlock * 32 * sizeof(float);  // of "qwen3"
+constexpr double kRoomForAll = 1.0 / 64;                          // GiB
 
 struct Result {
   std::vector<RequestOutput> outputs;
@@ -35,9 +36,9 @@ std::vector<TokenId> prompt_of(int num_tokens, int which) {
 Result run(const SamplingParams& params, int num_blocks, double swap_space, EngineHooks hooks = {}) {
   EngineConfig config = testing::golden_config("qwen3");
   config.deterministic = true;
-  config.block_size = kBlockSize;
+  config.block_size = kSwappedBlock;
   config.max_num_batched_tokens = 60;
-  config.kv_cache_memory = static_cast<std::size_t>(num_blocks) * kBlockBytes;
+  config.kv_cache_memory = static_cast<std::size_t>(num_blocks) * kSwappedBytes;
   config.swap_space = swap_space;
   config.preemption_mode = swap_space > 0 ? "swap" : "recompute";
   config.enable_prefix_caching = false;
@@ -85,13 +86,13 @@ SamplingParams greedy() {
   return params;
 }
 
-struct Wish {
+struct SwappedWish {
   std::string name;
   void (*ask)(SamplingParams&);
 };
-void PrintTo(const Wish& wish, std::ostream* out) { *out << wish.name; }
+void PrintTo(const SwappedWish& wish, std::ostream* out) { *out << wish.name; }
 
-class SwappedWishTest : public ::testing::TestWithParam<Wish> {};
+class SwappedWishTest : public ::testing::TestWithParam<SwappedWish> {};
 
 TEST_P(SwappedWishTest, ChangesNoTokenAndComputesNothingAgain) {
   SamplingParams params = greedy();
@@ -107,19 +108,19 @@ TEST_P(SwappedWishTest, ChangesNoTokenAndComputesNothingAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Wishes, SwappedWishTest,
-                         ::testing::Values(Wish{"greedy", [](SamplingParams&) {}},
-                                           Wish{"sampled",
-                                                [](SamplingParams& params) {
-                                                  params.temperature = 1.2F;
-                                                  params.seed = 11;
-                                                  params.repetition_penalty = 1.2F;
-                                                  params.frequency_penalty = 0.3F;
-                                                }},
-                                           Wish{"logprobs",
-                                                [](SamplingParams& params) {
-                                                  params.logprobs = 3;
-                                                  params.prompt_logprobs = 1;
-                                                }}),
+                         ::testing::Values(SwappedWish{"greedy", [](SamplingParams&) {}},
+                                           SwappedWish{"sampled",
+                                                       [](SamplingParams& params) {
+                                                         params.temperature = 1.2F;
+                                                         params.seed = 11;
+                                                         params.repetition_penalty = 1.2F;
+                                                         params.frequency_penalty = 0.3F;
+                                                       }},
+                                           SwappedWish{"logprobs",
+                                                       [](SamplingParams& params) {
+                                                         params.logprobs = 3;
+                                                         params.prompt_logprobs = 1;
+                                                       }}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(SwappingTest, BlocksThatOutputsOfOnePromptShareAreSavedByNone) {
@@ -136,7 +137,7 @@ TEST(SwappingTest, BlocksThatOutputsOfOnePromptShareAreSavedByNone) {
 
 TEST(SwappingTest, WhatFindsNoRoomIsComputedAgain) {
   const Result roomy = run(greedy(), 200, 0);
-  const Result cramped = run(greedy(), 24, 3.0 * kBlockBytes / (1 << 30));
+  const Result cramped = run(greedy(), 24, 3.0 * kSwappedBytes / (1 << 30));
   EXPECT_EQ(cramped.stats.num_host_blocks, 3);
   EXPECT_GT(cramped.num_computed, roomy.num_computed);
   expect_equal(cramped, roomy);

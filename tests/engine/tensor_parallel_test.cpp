@@ -80,9 +80,9 @@ std::vector<Answer> answers(const EngineConfig& config, const std::string& model
 }
 
 // Model, ranks, dtype, device, KV cache.
-using Case = std::tuple<std::string, int, std::string, std::string, std::string>;
+using RanksCase = std::tuple<std::string, int, std::string, std::string, std::string>;
 
-class TensorParallelTest : public ::testing::TestWithParam<Case> {};
+class TensorParallelTest : public ::testing::TestWithParam<RanksCase> {};
 
 TEST_P(TensorParallelTest, EqualsHuggingFaceWithinTheLimits) {
   const auto& [model, ranks, dtype, device, cache] = GetParam();
@@ -111,8 +111,8 @@ TEST_P(TensorParallelTest, IsBitwiseStableAndHasTheTokensOfOneRank) {
 
 // Over as many ranks as divide the heads. Some models have one or two KV heads, which more ranks replicate,
 // and vocabularies that have to be padded.
-std::vector<Case> cases() {
-  std::vector<Case> result;
+std::vector<RanksCase> cases() {
+  std::vector<RanksCase> result;
   for (const std::string& model : testing::golden_models()) {
     const auto config = ModelConfig::from_file(testing::golden_directory(model) / "config.json");
     const ModelSpec spec = find_model_family(config.architecture()).describe(config);

@@ -15,9 +15,9 @@
 namespace quire {
 namespace {
 
-using Case = std::tuple<std::string, std::string, std::string>;  // model, dtype, kernels
+using VerifyCase = std::tuple<std::string, std::string, std::string>;  // model, dtype, kernels
 
-class VerifyTest : public ::testing::TestWithParam<Case> {};
+class VerifyTest : public ::testing::TestWithParam<VerifyCase> {};
 
 TEST_P(VerifyTest, EqualsHuggingFaceWithinTheLimits) {
   const auto& [model, dtype, kernels] = GetParam();

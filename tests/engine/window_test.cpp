@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-constexpr int kBlockSize = 8;
+constexpr int kWindowBlock = 8;
 constexpr int kOutputTokens = 200;
 
 struct Model {
@@ -26,7 +26,7 @@ struct Model {
 };
 // 331 tokens of the longest take 42 blocks in a lane; a window of 16 and a step of 24 take 6. Gemma 3 has a
 // lane for each of its layers, of which one holds all tokens.
-constexpr std::size_t kLayerBytes = std::size_t{2} * kBlockSize * 16 * sizeof(float);  // of a head
+constexpr std::size_t kLayerBytes = std::size_t{2} * kWindowBlock * 16 * sizeof(float);  // of a head
 constexpr Model kMistral = {"mistral-window", 3 * 2 * kLayerBytes, 8, 12, 400};
 constexpr Model kGemma = {"gemma3", 1 * kLayerBytes, 54, 90, 2000};
 
@@ -38,7 +38,7 @@ struct Setting {
   int n = 1;
 };
 
-std::vector<TokenId> prompt_of(int num_tokens, int which) {
+std::vector<TokenId> window_prompt(int num_tokens, int which) {
   std::vector<TokenId> prompt;
   for (int i = 0; i < num_tokens; ++i)
     prompt.push_back((i * 37 + (i < 40 ? 0 : which) * 101 + i * i % 11) % 320);
@@ -47,10 +47,10 @@ std::vector<TokenId> prompt_of(int num_tokens, int which) {
 
 // Requests with prompts of 40 tokens in common, longer and longer. The first has run for some steps when the
 // others come, which go before it.
-std::vector<RequestOutput> run(const Setting& setting, SchedulerStats* stats = nullptr) {
+std::vector<RequestOutput> run_windows(const Setting& setting, SchedulerStats* stats = nullptr) {
   EngineConfig config = testing::golden_config(setting.model.name);
   config.deterministic = true;
-  config.block_size = kBlockSize;
+  config.block_size = kWindowBlock;
   config.max_num_batched_tokens = 24;
   config.kv_cache_memory = static_cast<std::size_t>(setting.num_blocks) * setting.model.block_bytes;
   config.enable_prefix_caching = setting.prefix_caching;
@@ -70,7 +70,7 @@ std::vector<RequestOutput> run(const Setting& setting, SchedulerStats* stats = n
   std::vector<std::future<RequestOutput>> outputs;
   for (int i = 0; i < 4; ++i) {
     EngineRequest request;
-    request.prompt = prompt_of(41 + 30 * i, i);
+    request.prompt = window_prompt(41 + 30 * i, i);
     request.params.temperature = setting.n > 1 ? 1 : 0;
     request.params.seed = 7;
     request.params.n = setting.n;
@@ -102,18 +102,19 @@ class WindowTest : public ::testing::TestWithParam<Model> {};
 
 TEST_P(WindowTest, SequencesLongerThanTheCacheGenerateTheSame) {
   const Model model = GetParam();
-  expect_equal(run({model, model.num_blocks_of_one}), run({model, model.num_blocks_of_all}));
+  expect_equal(run_windows({model, model.num_blocks_of_one}), run_windows({model, model.num_blocks_of_all}));
 }
 
 TEST_P(WindowTest, PreemptionAndPrefixHitsChangeNothing) {
   const Model model = GetParam();
   std::uint64_t num_hits = 0, num_restored = 0;
   for (const int n : {1, 3}) {
-    const auto expected = run({model, model.num_blocks_of_all, false, 0, n});
+    const auto expected = run_windows({model, model.num_blocks_of_all, false, 0, n});
     for (const bool prefix_caching : {false, true}) {
       for (const double swap_space : {0.0, 1.0 / 64}) {
         SchedulerStats stats;
-        expect_equal(run({model, model.num_blocks_of_some, prefix_caching, swap_space, n}, &stats), expected);
+        expect_equal(run_windows({model, model.num_blocks_of_some, prefix_caching, swap_space, n}, &stats),
+                     expected);
         EXPECT_GT(stats.num_preemptions, 0U) << "nothing was tested";
         num_hits += stats.prefix_cache_hits;
         num_restored += stats.num_restored_blocks;

@@ -14,6 +14,10 @@
 
 namespace quire::server {
 
+// A body that a server is busy with for a while.
+constexpr const char* kLongCompletion =
+    R"({"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": true, "stream": true})";
+
 // Lets an engine come to the submission of a step, and no further until it is opened.
 class StepGate {
  public:

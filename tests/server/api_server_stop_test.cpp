@@ -11,9 +11,6 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr const char* kLong =
-    R"({"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": true, "stream": true})";
-
 TEST_F(ApiServerTest, StoppingLetsRequestsFinish) {
   StepGate gate(2);
   start(small(), gate.hooks());
@@ -34,7 +31,7 @@ TEST_F(ApiServerTest, StoppingAbortsWhatDoesNotFinishInTime) {
   StepGate gate(5);
   start(small(), gate.hooks());
   HttpClient streamed = connect();
-  streamed.send(post_json("/v1/completions", kLong));
+  streamed.send(post_json("/v1/completions", kLongCompletion));
   gate.wait_reached();
   HttpClient whole = connect();
   whole.send(post_json("/v1/completions", R"({"prompt": "b", "max_tokens": 1500, "ignore_eos": true})"));
@@ -66,11 +63,11 @@ TEST_F(ApiServerTest, WhatIsAbortedBeforeItsFirstTokenIsAnError) {
   listen(in_order);
   load(config, gate.hooks());
   HttpClient running = connect();
-  running.send(post_json("/v1/completions", kLong));
+  running.send(post_json("/v1/completions", kLongCompletion));
   gate.wait_reached();
   std::vector<HttpClient> waiting;
   for (const auto& [path, body] :
-       {std::pair("/v1/completions", kLong), std::pair("/v1/completions", R"({"prompt": "a"})"),
+       {std::pair("/v1/completions", kLongCompletion), std::pair("/v1/completions", R"({"prompt": "a"})"),
         std::pair("/v1/embeddings", R"({"input": ["a", "b"]})")}) {
     waiting.push_back(connect());
     waiting.back().send(post_json(path, body));

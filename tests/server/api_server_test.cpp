@@ -17,8 +17,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr const char* kCompletion = R"({"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0})";
-constexpr const char* kLong =
-    R"({"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": true, "stream": true})";
 
 struct KnownRoute {
   const char* path;
@@ -153,7 +151,7 @@ TEST_F(ApiServerTest, StepsCountThePromptAndEveryTokenOfTheOutput) {
   for (const int max_tokens : {1, 7})
     ask("/v1/completions",
         format_text(R"({{"prompt": [5, 6, 7, 8], "max_tokens": {}, "ignore_eos": true}})", max_tokens));
-  const testing::Scrape found = testing::scrape(ask(get("/metrics")).body);
+  const test::Scrape found = test::scrape(ask(get("/metrics")).body);
   EXPECT_EQ(found.value("vllm:prompt_tokens_total"), 8);
   EXPECT_EQ(found.value("vllm:generation_tokens_total"), 8);
   EXPECT_EQ(found.value("vllm:iteration_tokens_total_sum"), 16);
@@ -166,7 +164,7 @@ TEST_F(ApiServerTest, WhatAsksAfterTheServerIsNotCountedAsRequests) {
     EXPECT_EQ(ask(std::string("HEAD ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
   }
   EXPECT_EQ(ask(get("/v1/models")).status, 200);
-  const testing::Scrape found = testing::scrape(ask(get("/metrics?again")).body);
+  const test::Scrape found = test::scrape(ask(get("/metrics?again")).body);
   ASSERT_EQ(found.samples.at("http_requests_total").size(), 1U);
   EXPECT_EQ(found.value("http_requests_total", {{"handler", "/v1/models"}}), 1);
   EXPECT_EQ(found.value("http_request_duration_seconds_count"), 1);
@@ -268,7 +266,7 @@ TEST_F(ApiServerTest, RequestIdsComeBack) {
 
 TEST_F(ApiServerTest, AFullQueueIsToldSo) {
   StepGate gate(1);
-  auto [running, waiting] = run_one(gate, 1, kLong);
+  auto [running, waiting] = run_one(gate, 1, kLongCompletion);
   const HttpReply refused = ask("/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 1, "n": 2})");
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
@@ -302,7 +300,7 @@ TEST_F(ApiServerTest, WhatABodyHasBesideItsPromptCountsWhileItWaits) {
   listen(in_order());
   load(config, gate.hooks());
   HttpClient running = connect();
-  running.send(post_json("/v1/completions", kLong));
+  running.send(post_json("/v1/completions", kLongCompletion));
   gate.wait_reached();
   const auto with = [](std::size_t bytes) {
     return OrderedJson{{"prompt", "a"}, {"max_tokens", 1}, {"metadata", std::string(bytes, 'x')}}.dump();
@@ -324,7 +322,7 @@ TEST_F(ApiServerTest, WhatABodyHasBesideItsPromptCountsWhileItWaits) {
 
 TEST_F(ApiServerTest, AListIsRefusedAsAWhole) {
   StepGate gate(1);
-  auto [running, waiting] = run_one(gate, 3, kLong);
+  auto [running, waiting] = run_one(gate, 3, kLongCompletion);
   EXPECT_EQ(ask("/v1/completions", R"({"prompt": [[1], [2], [3]], "max_tokens": 1})").status, 429);
   HttpClient fits = connect();  // nothing is left of the list: two more have room
   fits.send(post_json("/v1/completions", R"({"prompt": [[1], [2]], "max_tokens": 1})"));

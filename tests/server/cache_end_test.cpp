@@ -35,7 +35,7 @@ class CacheEndServerTest : public ApiServerTest {
   }
   // As many as Prometheus is told of, and no others.
   void expect_counted() const {
-    const testing::Scrape found = testing::scrape(ask(get("/metrics")).body);
+    const test::Scrape found = test::scrape(ask(get("/metrics")).body);
     EXPECT_EQ(found.types.at("quire:prefix_cache_ends_total"), "counter");
     for (const char* reason : {"whole", "no_checkpoint", "differs", "salt", "evicted", "new", "off"}) {
       const auto known = ends_.find(reason);

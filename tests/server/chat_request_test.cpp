@@ -18,22 +18,22 @@ constexpr const char* kChatMl =
 constexpr const char* kTool =
     R"({"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": {"b": 2}}}})";
 
-ChatRequest parse(const std::string& body, ContentFormat format = ContentFormat::kText) {
+ChatRequest parse_chat(const std::string& body, ContentFormat format = ContentFormat::kText) {
   return parse_chat_request(parse_body(body), test::served_model(), format);
 }
 std::string body_with(const std::string& messages, const std::string& fields = "") {
   return R"({"messages": )" + messages + (fields.empty() ? "" : ", " + fields) + "}";
 }
-ChatRequest with(const std::string& fields) { return parse(body_with(kUser, fields)); }
-ApiError error_with(const std::string& fields) {
-  return error_of([&] { with(fields); });
+ChatRequest chat_with(const std::string& fields) { return parse_chat(body_with(kUser, fields)); }
+ApiError chat_error(const std::string& fields) {
+  return error_of([&] { chat_with(fields); });
 }
 ApiError error_of_messages(const std::string& messages) {
-  return error_of([&] { parse(body_with(messages)); });
+  return error_of([&] { parse_chat(body_with(messages)); });
 }
 // The messages as a template gets them.
 std::string messages(const std::string& given, ContentFormat format = ContentFormat::kText) {
-  return parse(body_with(given), format).context["messages"].dump();
+  return parse_chat(body_with(given), format).context["messages"].dump();
 }
 CheckpointChatTemplate chat_template(const char* source) {
   return {
@@ -94,7 +94,7 @@ TEST(ChatMessagesTest, ARoleIsAnyTextAndTheTemplatesToJudge) {
 TEST(ChatMessagesTest, ThereIsAtLeastOne) {
   for (const char* none : {"[]", "null", "{}", "\"hi\"", "3"})
     EXPECT_EQ(error_of_messages(none).param, "messages") << none;
-  EXPECT_EQ(error_of([] { parse("{}"); }).param, "messages");
+  EXPECT_EQ(error_of([] { parse_chat("{}"); }).param, "messages");
 }
 
 TEST(ChatMessagesTest, ToolCallsHaveTheirArgumentsAsObjects) {
@@ -165,16 +165,16 @@ TEST(ChatMessagesTest, ReasoningBeforeCallsHasTheNameOfGptOssToo) {
       {"role": "assistant", "content": null, "reasoning": "why", )" +
                             call + R"(},
       {"role": "tool", "tool_call_id": "c", "content": "one"}])";
-  EXPECT_EQ(parse(body_with(turns)).context["messages"][1]["thinking"], "why");
+  EXPECT_EQ(parse_chat(body_with(turns)).context["messages"][1]["thinking"], "why");
   const std::string beside = R"([{"role": "assistant", "content": "x", "reasoning": "why", )" + call + "}]";
-  EXPECT_FALSE(parse(body_with(beside)).context["messages"][0].contains("thinking"));
+  EXPECT_FALSE(parse_chat(body_with(beside)).context["messages"][0].contains("thinking"));
 
   const std::filesystem::path path =
       QUIRE_SOURCE_DIR "/../shared/conformance/templates/openai-gpt-oss-120b.json";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
   const OrderedJson file = parse_ordered_json(read_text_file(path, 1 << 24), path.string());
   EXPECT_THAT(
-      rendered(parse(body_with(turns)), file["template"].get_ref<const std::string&>().c_str()),
+      rendered(parse_chat(body_with(turns)), file["template"].get_ref<const std::string&>().c_str()),
       HasSubstr("<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>analysis<|message|>why<|end|>"
                 "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"x\": 1}<|call|>"
                 "<|start|>functions.f to=assistant<|channel|>commentary<|message|>\"one\"<|end|>"
@@ -182,7 +182,7 @@ TEST(ChatMessagesTest, ReasoningBeforeCallsHasTheNameOfGptOssToo) {
 }
 
 TEST(ChatRequestTest, DefaultsAreThoseOfVllm) {
-  const ChatRequest request = with("\"x\": 1");
+  const ChatRequest request = chat_with("\"x\": 1");
   EXPECT_FALSE(request.max_tokens);
   EXPECT_FALSE(request.params.logprobs);
   EXPECT_FALSE(request.add_special_tokens);
@@ -194,15 +194,15 @@ TEST(ChatRequestTest, DefaultsAreThoseOfVllm) {
 }
 
 TEST(ChatRequestTest, MaxCompletionTokensWins) {
-  EXPECT_EQ(with(R"("max_tokens": 5)").max_tokens, 5);
-  EXPECT_EQ(with(R"("max_tokens": 5, "max_completion_tokens": 7)").max_tokens, 7);
-  EXPECT_EQ(with(R"("max_tokens": null, "max_completion_tokens": null)").max_tokens, std::nullopt);
+  EXPECT_EQ(chat_with(R"("max_tokens": 5)").max_tokens, 5);
+  EXPECT_EQ(chat_with(R"("max_tokens": 5, "max_completion_tokens": 7)").max_tokens, 7);
+  EXPECT_EQ(chat_with(R"("max_tokens": null, "max_completion_tokens": null)").max_tokens, std::nullopt);
 }
 
 TEST(ChatRequestTest, TheOutputMayHaveTheRestOfTheContext) {
   ServedModel model = test::served_model();
   const auto make = [&](const std::string& fields) {
-    const ChatRequest request = with(fields);
+    const ChatRequest request = chat_with(fields);
     const auto prompt = render_chat(request, chat_template("{{ messages[0].content }}"), {});
     return make_engine_request(request, tokenize_chat(request, prompt, model), model);
   };
@@ -216,50 +216,51 @@ TEST(ChatRequestTest, TheOutputMayHaveTheRestOfTheContext) {
 }
 
 TEST(ChatRequestTest, LogprobsAreAFlagAndANumber) {
-  EXPECT_EQ(with(R"("logprobs": true)").params.logprobs, 0);
-  EXPECT_EQ(with(R"("logprobs": true, "top_logprobs": 20)").params.logprobs, 20);
-  EXPECT_FALSE(with(R"("logprobs": false)").params.logprobs);
-  EXPECT_FALSE(with(R"("top_logprobs": 0)").params.logprobs);
-  EXPECT_EQ(error_with(R"("top_logprobs": 2)").param, "top_logprobs");
-  EXPECT_EQ(error_with(R"("logprobs": 2)").param, "logprobs");
+  EXPECT_EQ(chat_with(R"("logprobs": true)").params.logprobs, 0);
+  EXPECT_EQ(chat_with(R"("logprobs": true, "top_logprobs": 20)").params.logprobs, 20);
+  EXPECT_FALSE(chat_with(R"("logprobs": false)").params.logprobs);
+  EXPECT_FALSE(chat_with(R"("top_logprobs": 0)").params.logprobs);
+  EXPECT_EQ(chat_error(R"("top_logprobs": 2)").param, "top_logprobs");
+  EXPECT_EQ(chat_error(R"("logprobs": 2)").param, "logprobs");
 }
 
 TEST(ChatRequestTest, ToolsReachTheTemplateAsTheyCame) {
-  const ChatRequest request = with("\"tools\": [" + std::string(kTool) + "]");
+  const ChatRequest request = chat_with("\"tools\": [" + std::string(kTool) + "]");
   EXPECT_EQ(request.context["tools"], json("[" + std::string(kTool) + "]"));
   EXPECT_EQ(request.context["tools"][0]["function"]["parameters"].dump(), R"({"z":1,"a":{"b":2}})");
   EXPECT_TRUE(request.parse_tools);
-  EXPECT_TRUE(with("\"parallel_tool_calls\": false, \"tools\": [" + std::string(kTool) + "]").one_tool_call);
-  EXPECT_FALSE(with(R"("tools": [])").context.contains("tools"));
+  EXPECT_TRUE(
+      chat_with("\"parallel_tool_calls\": false, \"tools\": [" + std::string(kTool) + "]").one_tool_call);
+  EXPECT_FALSE(chat_with(R"("tools": [])").context.contains("tools"));
 }
 
 TEST(ChatRequestTest, ToolChoiceSaysWhetherAndWhatIsCalled) {
   const std::string tools = "\"tools\": [" + std::string(kTool) + "], \"tool_choice\": ";
-  EXPECT_TRUE(with(tools + "\"auto\"").parse_tools);
-  EXPECT_FALSE(with(tools + "\"auto\"").require_call);
-  const ChatRequest none = with(tools + "\"none\"");
+  EXPECT_TRUE(chat_with(tools + "\"auto\"").parse_tools);
+  EXPECT_FALSE(chat_with(tools + "\"auto\"").require_call);
+  const ChatRequest none = chat_with(tools + "\"none\"");
   EXPECT_FALSE(none.parse_tools);
   EXPECT_TRUE(none.context.contains("tools"));
-  EXPECT_FALSE(with(R"("tool_choice": "auto")").parse_tools);
-  const ChatRequest required = with(tools + "\"required\"");
+  EXPECT_FALSE(chat_with(R"("tool_choice": "auto")").parse_tools);
+  const ChatRequest required = chat_with(tools + "\"required\"");
   EXPECT_TRUE(required.parse_tools && required.require_call && required.only_tool.empty());
-  const ChatRequest named = with(tools + R"({"type": "function", "function": {"name": "f"}})");
+  const ChatRequest named = chat_with(tools + R"({"type": "function", "function": {"name": "f"}})");
   EXPECT_TRUE(named.parse_tools && named.require_call);
   EXPECT_EQ(named.only_tool, "f");
   for (const char* choice : {R"({"type": "function", "function": {"name": "other"}})", R"("any")", "3", "[]",
                              "{}", R"({"type": "function"})", R"({"type": "allowed_tools"})"})
-    EXPECT_EQ(error_with(tools + choice).param, "tool_choice") << choice;
-  EXPECT_THAT(error_with(tools + R"({"type": "function", "function": {"name": "x"}})").what(),
+    EXPECT_EQ(chat_error(tools + choice).param, "tool_choice") << choice;
+  EXPECT_THAT(chat_error(tools + R"({"type": "function", "function": {"name": "x"}})").what(),
               HasSubstr("\"x\", which is none of the tools"));
-  EXPECT_EQ(error_with(R"("tool_choice": "required")").param, "tool_choice");
-  EXPECT_EQ(error_with(R"("tool_choice": {"type": "function", "function": {"name": "f"}})").param,
+  EXPECT_EQ(chat_error(R"("tool_choice": "required")").param, "tool_choice");
+  EXPECT_EQ(chat_error(R"("tool_choice": {"type": "function", "function": {"name": "f"}})").param,
             "tool_choice");
 }
 
 TEST(ChatRequestTest, WithoutToolsAChoiceOfThemIsNone) {
   for (const char* choice : {"\"auto\"", "\"none\"", "null"}) {
-    EXPECT_FALSE(with(format_text("\"tool_choice\": {}", choice)).parse_tools) << choice;
-    EXPECT_FALSE(with(format_text("\"tools\": [], \"tool_choice\": {}", choice)).require_call) << choice;
+    EXPECT_FALSE(chat_with(format_text("\"tool_choice\": {}", choice)).parse_tools) << choice;
+    EXPECT_FALSE(chat_with(format_text("\"tools\": [], \"tool_choice\": {}", choice)).require_call) << choice;
   }
 }
 
@@ -268,14 +269,14 @@ TEST(ChatRequestTest, EchoIsTheLastMessageThatTheOutputContinues) {
   const std::string begun =
       R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "text", "text": "So"}]}])";
   const auto echoed = [](const std::string& messages, const std::string& fields) {
-    return parse(body_with(messages, fields)).echoed;
+    return parse_chat(body_with(messages, fields)).echoed;
   };
   EXPECT_EQ(echoed(begun, R"("echo": true, "continue_final_message": true)"), "So");
   EXPECT_EQ(echoed(begun, R"("echo": "yes")"), "So");
   EXPECT_EQ(echoed(kUser, R"("echo": true, "add_generation_prompt": false)"), "hi");
   EXPECT_EQ(echoed(kUser, R"("echo": true)"), "");
   EXPECT_EQ(echoed(begun, R"("echo": false)"), "");
-  EXPECT_EQ(error_with(R"("echo": 2)").param, "echo");
+  EXPECT_EQ(chat_error(R"("echo": 2)").param, "echo");
 }
 
 TEST(ChatRequestTest, OneStrictToolIsEnough) {
@@ -283,11 +284,11 @@ TEST(ChatRequestTest, OneStrictToolIsEnough) {
     return "\"tools\": [" + std::string(kTool) +
            R"(, {"type": "function", "function": {"name": "g", "strict": )" + strict + "}}]";
   };
-  EXPECT_TRUE(with(tools("true")).strict_tools);
-  EXPECT_FALSE(with(tools("false")).strict_tools);
-  EXPECT_FALSE(with(tools("null")).strict_tools);
-  EXPECT_TRUE(with(tools("1")).strict_tools);  // as pydantic takes it
-  EXPECT_EQ(error_with(tools("2")).param, "tools[1].function.strict");
+  EXPECT_TRUE(chat_with(tools("true")).strict_tools);
+  EXPECT_FALSE(chat_with(tools("false")).strict_tools);
+  EXPECT_FALSE(chat_with(tools("null")).strict_tools);
+  EXPECT_TRUE(chat_with(tools("1")).strict_tools);  // as pydantic takes it
+  EXPECT_EQ(chat_error(tools("2")).param, "tools[1].function.strict");
 }
 
 TEST(ChatRequestTest, MalformedToolsAreRefused) {
@@ -297,35 +298,36 @@ TEST(ChatRequestTest, MalformedToolsAreRefused) {
         R"({"type": "function", "function": {"name": 3}})",
         R"({"type": "function", "function": {"name": "f", "parameters": "x"}})",
         R"({"type": "function", "function": {"name": "f", "description": 3}})"}) {
-    EXPECT_THAT(error_with("\"tools\": [" + std::string(tool) + "]").param, StartsWith("tools[0]")) << tool;
+    EXPECT_THAT(chat_error("\"tools\": [" + std::string(tool) + "]").param, StartsWith("tools[0]")) << tool;
   }
-  EXPECT_EQ(error_with(R"("tools": {})").param, "tools");
+  EXPECT_EQ(chat_error(R"("tools": {})").param, "tools");
 }
 
 TEST(ChatRequestTest, TheTemplateGetsItsVariables) {
-  const ChatRequest request = with(R"("chat_template_kwargs": {"enable_thinking": false, "x": [1, {"y": 2}]},
+  const ChatRequest request =
+      chat_with(R"("chat_template_kwargs": {"enable_thinking": false, "x": [1, {"y": 2}]},
     "documents": [{"title": "t"}], "reasoning_effort": "high")");
   EXPECT_EQ(request.context["enable_thinking"], false);
   EXPECT_EQ(request.context["x"], json(R"([1, {"y": 2}])"));
   EXPECT_EQ(request.context["documents"], json(R"([{"title": "t"}])"));
   EXPECT_EQ(request.context["reasoning_effort"], "high");
-  EXPECT_EQ(with(R"("reasoning_effort": "none")").context["enable_thinking"], false);
-  EXPECT_EQ(error_with(R"("reasoning_effort": "huge")").param, "reasoning_effort");
-  EXPECT_EQ(error_with(R"("documents": "x")").param, "documents");
-  EXPECT_EQ(error_with(R"("documents": ["x"])").param, "documents[0]");
+  EXPECT_EQ(chat_with(R"("reasoning_effort": "none")").context["enable_thinking"], false);
+  EXPECT_EQ(chat_error(R"("reasoning_effort": "huge")").param, "reasoning_effort");
+  EXPECT_EQ(chat_error(R"("documents": "x")").param, "documents");
+  EXPECT_EQ(chat_error(R"("documents": ["x"])").param, "documents[0]");
 }
 
 // A trusted string would let a request write special tokens.
 TEST(ChatRequestTest, NoVariableOfTheTemplateIsTrusted) {
   for (const char* name : {"bos_token", "eos_token", "x_token", "_token", "messages", "tools",
                            "chat_template", "add_generation_prompt", "continue_final_message", "documents"}) {
-    EXPECT_EQ(error_with(format_text(R"("chat_template_kwargs": {{"{}": "<|end|>"}})", name)).param,
+    EXPECT_EQ(chat_error(format_text(R"("chat_template_kwargs": {{"{}": "<|end|>"}})", name)).param,
               "chat_template_kwargs")
         << name;
   }
-  EXPECT_EQ(error_with(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
-  const ChatRequest request = parse(body_with(R"([{"role": "user", "content": "<|end|>"}])",
-                                              R"("chat_template_kwargs": {"x": "<|end|>"})"));
+  EXPECT_EQ(chat_error(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
+  const ChatRequest request = parse_chat(body_with(R"([{"role": "user", "content": "<|end|>"}])",
+                                                   R"("chat_template_kwargs": {"x": "<|end|>"})"));
   const auto prompt =
       render_chat(request, chat_template("{{ bos_token }}{{ x }}{{ messages[0].content }}<|end|>"), {});
   const std::vector<TokenId> tokens = tokenize_chat(request, prompt, test::served_model());
@@ -335,14 +337,14 @@ TEST(ChatRequestTest, NoVariableOfTheTemplateIsTrusted) {
 }
 
 TEST(ChatRequestTest, TheGenerationPromptIsAFlag) {
-  EXPECT_EQ(rendered(with("\"n\": 1")), "<|user|>hi<|end|><|assistant|>");
-  EXPECT_EQ(rendered(with(R"("add_generation_prompt": false)")), "<|user|>hi<|end|>");
+  EXPECT_EQ(rendered(chat_with("\"n\": 1")), "<|user|>hi<|end|><|assistant|>");
+  EXPECT_EQ(rendered(chat_with(R"("add_generation_prompt": false)")), "<|user|>hi<|end|>");
 }
 
 TEST(ChatRequestTest, TheFinalMessageCanBeContinued) {
   const auto continued = [](const std::string& content, const char* source = kChatMl) {
     return rendered(
-        parse(body_with(
+        parse_chat(body_with(
             R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )" + content + "}]",
             R"("continue_final_message": true)")),
         source);
@@ -353,16 +355,16 @@ TEST(ChatRequestTest, TheFinalMessageCanBeContinued) {
   EXPECT_EQ(continued(R"("b ")", "{{ messages[1].content | trim }}!"), "b");
   EXPECT_EQ(error_of([&] { continued(R"("b")", "nothing"); }).param, "continue_final_message");
   EXPECT_EQ(error_of([&] { continued(R"("  ")"); }).param, "continue_final_message");
-  EXPECT_EQ(error_with(R"("continue_final_message": true, "add_generation_prompt": true)").param,
+  EXPECT_EQ(chat_error(R"("continue_final_message": true, "add_generation_prompt": true)").param,
             "continue_final_message");
 }
 
 TEST(ChatRequestTest, WhatTheTemplateRefusesIsTheClientsError) {
   const ApiError raised =
-      error_of([] { rendered(with("\"n\": 1"), "{{ raise_exception('roles must alternate') }}"); });
+      error_of([] { rendered(chat_with("\"n\": 1"), "{{ raise_exception('roles must alternate') }}"); });
   EXPECT_EQ(raised.status, 400);
   EXPECT_THAT(raised.what(), HasSubstr("roles must alternate"));
-  const ApiError broken = error_of([] { rendered(with("\"n\": 1"), "{{ 1 + 'a' }}"); });
+  const ApiError broken = error_of([] { rendered(chat_with("\"n\": 1"), "{{ 1 + 'a' }}"); });
   EXPECT_EQ(broken.status, 400);
   EXPECT_THAT(broken.what(), HasSubstr("line 1"));
   EXPECT_THAT(broken.what(), Not(HasSubstr("/secret")));
@@ -390,17 +392,17 @@ TEST(ChatRequestTest, WhatDoesNotExistIsRefusedByName) {
                                     {"return_token_offsets", "true"},
                                     {"return_assistant_tokens_mask", "true"},
                                     {"mm_processor_kwargs", R"({"a": 1})"}}) {
-    const ApiError error = error_with(format_text("\"{}\": {}", name, value));
+    const ApiError error = chat_error(format_text("\"{}\": {}", name, value));
     EXPECT_EQ(error.status, 400) << name;
     EXPECT_EQ(error.param, name);
   }
-  EXPECT_NO_THROW(with(R"("modalities": ["text"], "echo": false, "functions": [], "chat_template": null,
+  EXPECT_NO_THROW(chat_with(R"("modalities": ["text"], "echo": false, "functions": [], "chat_template": null,
                           "store": true, "metadata": {"a": "b"}, "service_tier": "auto", "user": "u")"));
 }
 
 // What vLLM's serving benchmark sends.
 TEST(ChatRequestTest, TheBenchmarkIsUnderstood) {
-  const ChatRequest request = parse(R"({"model": "toy", "messages": [{"role": "user", "content":
+  const ChatRequest request = parse_chat(R"({"model": "toy", "messages": [{"role": "user", "content":
     [{"type": "text", "text": "hi"}]}], "max_completion_tokens": 8, "stream": true,
     "stream_options": {"include_usage": true}, "ignore_eos": true})");
   EXPECT_EQ(request.max_tokens, 8);

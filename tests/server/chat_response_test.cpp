@@ -10,7 +10,7 @@ using test::output;
 using test::request_output;
 using test::ScriptedParser;
 
-ChatRequest parse(const std::string& fields = "\"n\": 1") {
+ChatRequest chat_request(const std::string& fields = "\"n\": 1") {
   return parse_chat_request(
       parse_body(R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}"),
       test::served_model(), ContentFormat::kText);
@@ -73,7 +73,7 @@ OutputDelta call(int index, std::string id, std::string name, std::string argume
 }
 
 TEST(ChatBodyTest, IsWhatClientsRead) {
-  EXPECT_EQ(to_line(body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
+  EXPECT_EQ(to_line(body_of(chat_request(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
                             {content("ok")})),
             R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"toy","choices":[)"
             R"({"index":0,"message":{"role":"assistant","content":"ok","refusal":null,"annotations":null,)"
@@ -87,12 +87,12 @@ TEST(ChatBodyTest, IsWhatClientsRead) {
 
 TEST(ChatBodyTest, AnEchoStandsBeforeTheContent) {
   const auto body = body_of(
-      parse(R"("echo": true, "add_generation_prompt": false, "n": 2)"),
+      chat_request(R"("echo": true, "add_generation_prompt": false, "n": 2)"),
       request_output("hi", {output(0, "ok", FinishReason::kStop), output(1, "so", FinishReason::kStop)}),
       {content("ok"), content("so")});
   EXPECT_EQ(body["choices"][0]["message"]["content"], "hiok");
   EXPECT_EQ(body["choices"][1]["message"]["content"], "hiso");
-  const auto chunks = stream(parse(R"("echo": true, "add_generation_prompt": false, "stream": true)"),
+  const auto chunks = stream(chat_request(R"("echo": true, "add_generation_prompt": false, "stream": true)"),
                              request_output("hi", {output(0, "ok", FinishReason::kStop)}));
   std::string text;
   for (const OrderedJson& chunk : chunks) text += chunk["choices"][0]["delta"].value("content", "");
@@ -102,7 +102,7 @@ TEST(ChatBodyTest, AnEchoStandsBeforeTheContent) {
 }
 
 TEST(ChatBodyTest, ToolCallsHaveTheirArgumentsAsText) {
-  const auto body = body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
+  const auto body = body_of(chat_request(), request_output("hi", {output(0, "ok", FinishReason::kStop)}),
                             {call(0, "c1", "f", R"({"a": 1})")});
   EXPECT_EQ(body["choices"][0]["message"].dump(),
             R"({"role":"assistant","content":null,"refusal":null,"annotations":null,"audio":null,)"
@@ -112,7 +112,7 @@ TEST(ChatBodyTest, ToolCallsHaveTheirArgumentsAsText) {
 }
 
 TEST(ChatBodyTest, ACallThatWasCutShortHasEndedByLength) {
-  const auto body = body_of(parse(), request_output("hi", {output(0, "ok", FinishReason::kLength)}),
+  const auto body = body_of(chat_request(), request_output("hi", {output(0, "ok", FinishReason::kLength)}),
                             {call(0, "c1", "f", "{")});
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
 }
@@ -121,27 +121,29 @@ TEST(ChatBodyTest, ReasoningHasBothNamesAndIsCounted) {
   const auto whole = request_output("hi", {output(0, "ok", FinishReason::kStop)});
   OutputDelta message = content("so");
   message.reasoning = "why";
-  const auto body = body_of(parse(), whole, {message});
+  const auto body = body_of(chat_request(), whole, {message});
   EXPECT_EQ(body["choices"][0]["message"].dump(),
             R"({"role":"assistant","content":"so","refusal":null,"annotations":null,"audio":null,)"
             R"("function_call":null,"reasoning":"why","reasoning_content":"why"})");
   EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
-  const auto hidden = body_of(parse("\"include_reasoning\": false"), whole, {message});
+  const auto hidden = body_of(chat_request("\"include_reasoning\": false"), whole, {message});
   EXPECT_TRUE(hidden["choices"][0]["message"]["reasoning"].is_null());
-  const auto only = body_of(parse(), whole, {reasoning("why")});
+  const auto only = body_of(chat_request(), whole, {reasoning("why")});
   EXPECT_TRUE(only["choices"][0]["message"]["content"].is_null());
 }
 
 TEST(ChatBodyTest, NothingSaidIsAnEmptyText) {
-  const auto body = body_of(parse(), request_output("hi", {output(0, "x", FinishReason::kStop)}), {{}});
+  const auto body =
+      body_of(chat_request(), request_output("hi", {output(0, "x", FinishReason::kStop)}), {{}});
   EXPECT_EQ(body["choices"][0]["message"]["content"], "");
 }
 
 TEST(ChatBodyTest, ChoicesHaveTheirLogprobsAndTokens) {
-  const auto body = body_of(parse(R"("n": 2, "logprobs": true, "top_logprobs": 1, "return_token_ids": true)"),
-                            request_output("hi", {output(0, "a", FinishReason::kStop, true),
-                                                  output(1, "b", FinishReason::kStop, true)}),
-                            {content("a"), content("b")});
+  const auto body = body_of(
+      chat_request(R"("n": 2, "logprobs": true, "top_logprobs": 1, "return_token_ids": true)"),
+      request_output("hi",
+                     {output(0, "a", FinishReason::kStop, true), output(1, "b", FinishReason::kStop, true)}),
+      {content("a"), content("b")});
   ASSERT_EQ(body["choices"].size(), 2U);
   EXPECT_EQ(body["choices"][1]["index"], 1);
   EXPECT_EQ(
@@ -153,7 +155,7 @@ TEST(ChatBodyTest, ChoicesHaveTheirLogprobsAndTokens) {
 }
 
 TEST(ChatStreamTest, RoleFirstThenContentThenUsage) {
-  const auto chunks = stream(parse(R"("stream": true, "stream_options": {"include_usage": true})"),
+  const auto chunks = stream(chat_request(R"("stream": true, "stream_options": {"include_usage": true})"),
                              request_output("hi", {output(0, "ok", FinishReason::kStop)}));
   const std::string begin =
       R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"toy",)";
@@ -173,7 +175,7 @@ TEST(ChatStreamTest, RoleFirstThenContentThenUsage) {
 
 TEST(ChatStreamTest, EveryChoiceHasARoleAndAnEnd) {
   const auto chunks = stream(
-      parse(R"("stream": true, "n": 2)"),
+      chat_request(R"("stream": true, "n": 2)"),
       request_output("hi", {output(0, "abc", FinishReason::kLength), output(1, "d", FinishReason::kStop)}));
   std::vector<int> roles(2), ends(2);
   std::vector<std::string> texts(2);
@@ -191,11 +193,11 @@ TEST(ChatStreamTest, EveryChoiceHasARoleAndAnEnd) {
 }
 
 TEST(ChatStreamTest, ToolCallsBeginWithANameAndGoOnWithArguments) {
-  const auto chunks = stream_deltas(parse("\"stream\": true"), {call(0, "c1", "f", ""),
-                                                                call(0, "", "", "{\"a\""),
-                                                                call(0, "", "", ": 1}"),
-                                                                call(1, "c2", "g", "{}"),
-                                                                {}});
+  const auto chunks = stream_deltas(chat_request("\"stream\": true"), {call(0, "c1", "f", ""),
+                                                                       call(0, "", "", "{\"a\""),
+                                                                       call(0, "", "", ": 1}"),
+                                                                       call(1, "c2", "g", "{}"),
+                                                                       {}});
   std::vector<std::string> deltas;
   for (const OrderedJson& chunk : chunks) deltas.push_back(chunk["choices"][0]["delta"].dump());
   EXPECT_THAT(
@@ -214,16 +216,16 @@ TEST(ChatStreamTest, ToolCallsBeginWithANameAndGoOnWithArguments) {
 TEST(ChatStreamTest, ReasoningComesUnderBothNames) {
   const std::vector<OutputDelta> deltas = {reasoning("a"), reasoning("b"), content("c")};
   const auto chunks =
-      stream_deltas(parse(R"("stream": true, "stream_options": {"include_usage": true})"), deltas);
+      stream_deltas(chat_request(R"("stream": true, "stream_options": {"include_usage": true})"), deltas);
   EXPECT_EQ(chunks[1]["choices"][0]["delta"].dump(), R"({"reasoning":"a","reasoning_content":"a"})");
   EXPECT_EQ(chunks[3]["choices"][0]["delta"].dump(), R"({"content":"c"})");
   EXPECT_EQ(chunks[4]["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
-  const auto hidden = stream_deltas(parse(R"("stream": true, "include_reasoning": false)"), deltas);
+  const auto hidden = stream_deltas(chat_request(R"("stream": true, "include_reasoning": false)"), deltas);
   EXPECT_EQ(hidden[1]["choices"][0]["delta"].dump(), "{}");
 }
 
 TEST(ChatStreamTest, LogprobsOfEveryTokenComeOnce) {
-  const auto request = parse(R"("stream": true, "logprobs": true, "return_token_ids": true)");
+  const auto request = chat_request(R"("stream": true, "logprobs": true, "return_token_ids": true)");
   const auto whole = request_output("hi", {output(0, "abc", FinishReason::kStop, true)});
   std::string tokens;
   std::size_t ids = 0;
@@ -244,7 +246,8 @@ TEST(ChatStreamTest, LogprobsOfEveryTokenComeOnce) {
 
 TEST(ChatStreamTest, ContinuousUsageIsInEveryChunk) {
   const auto chunks = stream(
-      parse(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
+      chat_request(
+          R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
       request_output("hi", {output(0, "ab", FinishReason::kStop)}));
   ASSERT_EQ(chunks.size(), 4U);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(chunks[static_cast<std::size_t>(i)]["usage"]["completion_tokens"], i);
@@ -253,7 +256,8 @@ TEST(ChatStreamTest, ContinuousUsageIsInEveryChunk) {
 
 TEST(ChatStreamTest, ContinuousUsageIsInBothChunksOfACallsBeginning) {
   const auto chunks = stream_deltas(
-      parse(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
+      chat_request(
+          R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
       {call(0, "c1", "f", "{}"), content("x")});
   ASSERT_EQ(chunks.size(), 5U);
   const int expected[] = {0, 1, 1, 2, 2};
@@ -266,7 +270,7 @@ TEST(ChatStreamTest, ContinuousUsageIsInBothChunksOfACallsBeginning) {
 // The role is not sent before there is a token: clients take it for the first one.
 TEST(ChatStreamTest, NothingIsSentBeforeTheFirstToken) {
   const ServedModel model = test::served_model();
-  const ChatRequest request = parse("\"stream\": true");
+  const ChatRequest request = chat_request("\"stream\": true");
   ChatResponse response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
   const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});
   const RequestUpdate update{.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}};
@@ -277,7 +281,7 @@ TEST(ChatBodyTest, DeltasJoinedAreTheMessage) {
   const ServedModel model = test::served_model();
   const std::vector<OutputDelta> deltas = {reasoning("a"), content("b"), call(0, "c1", "f", ""),
                                            call(0, "", "", "{}"), call(1, "c2", "g", "[]")};
-  ChatResponse response(head("chatcmpl-1"), parse(), model,
+  ChatResponse response(head("chatcmpl-1"), chat_request(), model,
                         [&] { return std::make_unique<ScriptedParser>(deltas); });
   const std::string text = "xxxxxx";
   for (std::size_t tokens = 2; tokens <= text.size(); ++tokens) {  // two come with the reasoning

@@ -14,13 +14,15 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Ids = std::vector<TokenId>;
 
-CompletionRequest parse(std::string_view body, const ServedModel& model = test::served_model()) {
+CompletionRequest parse_completion(std::string_view body, const ServedModel& model = test::served_model()) {
   return parse_completion_request(parse_body(body), model);
 }
 // With a prompt beside these fields.
-CompletionRequest with(const std::string& fields) { return parse(R"({"prompt": "x", )" + fields + "}"); }
-ApiError error_with(const std::string& fields) {
-  return error_of([&] { with(fields); });
+CompletionRequest completion_with(const std::string& fields) {
+  return parse_completion(R"({"prompt": "x", )" + fields + "}");
+}
+ApiError completion_error(const std::string& fields) {
+  return error_of([&] { completion_with(fields); });
 }
 std::vector<EngineRequest> to_engine(CompletionRequest request,
                                      const ServedModel& model = test::served_model()) {
@@ -31,7 +33,7 @@ TEST(CompletionRequestTest, DefaultsAreTheModelAuthorsAndOpenAis) {
   ServedModel model = test::served_model();
   model.defaults.temperature = 0.6F;
   model.defaults.top_k = 20;
-  const CompletionRequest request = parse(R"({"prompt": "x", "top_k": 7})", model);
+  const CompletionRequest request = parse_completion(R"({"prompt": "x", "top_k": 7})", model);
   EXPECT_EQ(request.model, "toy");
   EXPECT_EQ(request.params.temperature, 0.6F);
   EXPECT_EQ(request.params.top_k, 7);
@@ -98,14 +100,14 @@ TEST(CompletionRequestTest, NullIsAbsentEverywhereAndUnknownFieldsAreIgnored) {
                            "timings"}) {
     fields += '"' + std::string(name) + "\": null, ";
   }
-  const CompletionRequest request = with(fields + R"("what_is_this": {"a": [1]})");
+  const CompletionRequest request = completion_with(fields + R"("what_is_this": {"a": [1]})");
   EXPECT_EQ(request.max_tokens, 16);
   EXPECT_EQ(request.params.n, 1);
 }
 
 TEST(CompletionRequestTest, EveryParameterArrives) {
   const CompletionRequest request =
-      with(R"("model": "alias", "max_tokens": 5, "n": 2, "best_of": 3, "temperature": 0.5,
+      completion_with(R"("model": "alias", "max_tokens": 5, "n": 2, "best_of": 3, "temperature": 0.5,
     "top_p": 0.25, "top_k": 9, "min_p": 0.125, "seed": -1, "presence_penalty": 1, "frequency_penalty": -1,
     "repetition_penalty": 1.5, "logit_bias": {"7": -100, "65": 2.5}, "allowed_token_ids": [1, 2],
     "bad_words": ["no"], "logprobs": 3, "min_tokens": 2, "ignore_eos": true, "stop": ["a", "b"],
@@ -151,29 +153,30 @@ TEST(CompletionRequestTest, EveryParameterArrives) {
 }
 
 TEST(CompletionRequestTest, APromptIsATextOrIdsOrAListOfEither) {
-  EXPECT_THAT(parse(R"({"prompt": "ab"})").prompts, ElementsAre(Prompt("ab")));
-  EXPECT_THAT(parse(R"({"prompt": ["a", "b"]})").prompts, ElementsAre(Prompt("a"), Prompt("b")));
-  EXPECT_THAT(parse(R"({"prompt": [1, 2]})").prompts, ElementsAre(Prompt(Ids{1, 2})));
-  EXPECT_THAT(parse(R"({"prompt": [[1, 2], [3]]})").prompts, ElementsAre(Prompt(Ids{1, 2}), Prompt(Ids{3})));
+  EXPECT_THAT(parse_completion(R"({"prompt": "ab"})").prompts, ElementsAre(Prompt("ab")));
+  EXPECT_THAT(parse_completion(R"({"prompt": ["a", "b"]})").prompts, ElementsAre(Prompt("a"), Prompt("b")));
+  EXPECT_THAT(parse_completion(R"({"prompt": [1, 2]})").prompts, ElementsAre(Prompt(Ids{1, 2})));
+  EXPECT_THAT(parse_completion(R"({"prompt": [[1, 2], [3]]})").prompts,
+              ElementsAre(Prompt(Ids{1, 2}), Prompt(Ids{3})));
 }
 
 TEST(CompletionRequestTest, AnythingElseIsNoPrompt) {
   for (const char* prompt :
        {"null", "3", "true", "{}", "[]", "[null]", "[1, \"a\"]", "[\"a\", 1]", "[[1], \"a\"]", "[[1], 2]",
         "[1, [2]]", "[-1]", "[258]", "[1.5]", "[[\"a\"]]", "[9223372036854775808]", "[true]", "[{}]"}) {
-    const ApiError error = error_of([&] { parse(R"({"prompt": )" + std::string(prompt) + "}"); });
+    const ApiError error = error_of([&] { parse_completion(R"({"prompt": )" + std::string(prompt) + "}"); });
     EXPECT_EQ(error.status, 400) << prompt;
     EXPECT_THAT(error.param, StartsWith("prompt")) << prompt;
   }
-  EXPECT_EQ(error_of([] { parse("{}"); }).param, "prompt");
+  EXPECT_EQ(error_of([] { parse_completion("{}"); }).param, "prompt");
 }
 
 TEST(CompletionRequestTest, PromptsAreCounted) {
   const ServedModel model = test::served_model();
   std::string prompt = "\"a\"";
   for (int i = 1; i < 1024; ++i) prompt += ",\"a\"";
-  EXPECT_EQ(parse(R"({"prompt": [)" + prompt + "]}", model).prompts.size(), 1024U);
-  EXPECT_THAT(error_of([&] { parse(R"({"prompt": [)" + prompt + ",\"a\"]}", model); }).what(),
+  EXPECT_EQ(parse_completion(R"({"prompt": [)" + prompt + "]}", model).prompts.size(), 1024U);
+  EXPECT_THAT(error_of([&] { parse_completion(R"({"prompt": [)" + prompt + ",\"a\"]}", model); }).what(),
               HasSubstr("1025 entries; at most 1024"));
 }
 
@@ -188,8 +191,8 @@ TEST(CompletionRequestTest, WhatEveryPromptGetsACopyOfIsBounded) {
     for (int i = 1; i < num_words; ++i) text += ",\"" + std::string(250, 'x') + "\"";
     return text + "]}";
   };
-  EXPECT_EQ(to_engine(parse(body(15))).size(), 1024U);  // 3,950 each
-  const ApiError error = error_of([&] { to_engine(parse(body(16))); });
+  EXPECT_EQ(to_engine(parse_completion(body(15))).size(), 1024U);  // 3,950 each
+  const ApiError error = error_of([&] { to_engine(parse_completion(body(16))); });
   EXPECT_EQ(error.status, 400);
   EXPECT_THAT(error.what(), HasSubstr("1024 entries, and allowed_token_ids, logit_bias and bad_words 4200; "
                                       "at most 998 prompts may have so many"));
@@ -206,7 +209,7 @@ TEST(CompletionRequestTest, ABadWordCostsAListNoMoreThanOnePrompt) {
     double best = 1e9;
     for (int i = 0; i < 3; ++i) {
       const std::clock_t begin = std::clock();  // of this process alone: the machine may be busy
-      EXPECT_EQ(to_engine(parse(body + "]}")).size(), static_cast<std::size_t>(num_prompts));
+      EXPECT_EQ(to_engine(parse_completion(body + "]}")).size(), static_cast<std::size_t>(num_prompts));
       best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
     }
     return best;
@@ -216,21 +219,23 @@ TEST(CompletionRequestTest, ABadWordCostsAListNoMoreThanOnePrompt) {
 
 TEST(CompletionRequestTest, APromptIsHandedOn) {
   for (const bool echo : {false, true}) {
-    CompletionRequest request = with(echo ? R"("echo": true)" : R"("echo": false)");
+    CompletionRequest request = completion_with(echo ? R"("echo": true)" : R"("echo": false)");
     ASSERT_EQ(make_engine_requests(request, test::served_model()).size(), 1U);
     ASSERT_EQ(request.prompts.size(), 1U);
     EXPECT_EQ(std::get<std::string>(request.prompts[0]), echo ? "x" : "");
-    CompletionRequest ids = parse(R"({"prompt": [1, 2], "echo": true})");
+    CompletionRequest ids = parse_completion(R"({"prompt": [1, 2], "echo": true})");
     EXPECT_EQ(make_engine_requests(ids, test::served_model()).front().prompt, (Ids{1, 2}));
     EXPECT_THAT(std::get<Ids>(ids.prompts[0]), ::testing::IsEmpty());
   }
 }
 
 TEST(CompletionRequestTest, TextIsTokenizedAndIdsAreLeftAsTheyAre) {
-  EXPECT_EQ(to_engine(parse(R"({"prompt": "ab"})")).front().prompt, (Ids{256, 97, 98}));
-  EXPECT_EQ(to_engine(parse(R"({"prompt": "ab<|end|>", "add_special_tokens": false})")).front().prompt,
-            (Ids{97, 98, 257}));
-  const auto both = to_engine(parse(R"({"prompt": [[97], [98, 99]], "priority": 4, "cache_salt": "z"})"));
+  EXPECT_EQ(to_engine(parse_completion(R"({"prompt": "ab"})")).front().prompt, (Ids{256, 97, 98}));
+  EXPECT_EQ(
+      to_engine(parse_completion(R"({"prompt": "ab<|end|>", "add_special_tokens": false})")).front().prompt,
+      (Ids{97, 98, 257}));
+  const auto both =
+      to_engine(parse_completion(R"({"prompt": [[97], [98, 99]], "priority": 4, "cache_salt": "z"})"));
   ASSERT_EQ(both.size(), 2U);
   EXPECT_EQ(both[0].prompt, (Ids{97}));
   EXPECT_EQ(both[1].prompt, (Ids{98, 99}));
@@ -240,9 +245,9 @@ TEST(CompletionRequestTest, TextIsTokenizedAndIdsAreLeftAsTheyAre) {
 }
 
 TEST(CompletionRequestTest, AnEmptyPromptIsRefused) {
-  EXPECT_EQ(to_engine(parse(R"({"prompt": ""})")).front().prompt, (Ids{256}));
+  EXPECT_EQ(to_engine(parse_completion(R"({"prompt": ""})")).front().prompt, (Ids{256}));
   for (const char* body : {R"({"prompt": "", "add_special_tokens": false})", R"({"prompt": [[1], []]})"})
-    EXPECT_EQ(error_of([&] { to_engine(parse(body)); }).status, 400) << body;
+    EXPECT_EQ(error_of([&] { to_engine(parse_completion(body)); }).status, 400) << body;
 }
 
 TEST(CompletionRequestTest, PromptAndOutputMustFitInTheContext) {
@@ -250,11 +255,11 @@ TEST(CompletionRequestTest, PromptAndOutputMustFitInTheContext) {
     return format_text(R"({{"prompt": "{}", "add_special_tokens": false, "max_tokens": {}}})",
                        std::string(static_cast<std::size_t>(prompt), 'x'), max_tokens);
   };
-  EXPECT_EQ(to_engine(parse(body(48, 16))).front().params.max_tokens, 16);
-  EXPECT_EQ(to_engine(parse(body(63, 1))).size(), 1U);
+  EXPECT_EQ(to_engine(parse_completion(body(48, 16))).front().params.max_tokens, 16);
+  EXPECT_EQ(to_engine(parse_completion(body(63, 1))).size(), 1U);
   for (const auto& [prompt, max_tokens] :
        {std::pair{49, 16}, {64, 1}, {63, 2}, {1, 2147483647}, {1000, 16}}) {
-    const ApiError error = error_of([&] { to_engine(parse(body(prompt, max_tokens))); });
+    const ApiError error = error_of([&] { to_engine(parse_completion(body(prompt, max_tokens))); });
     EXPECT_EQ(error.status, 400);
     EXPECT_EQ(error.code, "context_length_exceeded");
     EXPECT_THAT(error.what(), HasSubstr("maximum context length is 64 tokens"));
@@ -264,31 +269,34 @@ TEST(CompletionRequestTest, PromptAndOutputMustFitInTheContext) {
 TEST(CompletionRequestTest, APromptMustFitInTheCache) {
   ServedModel model = test::served_model();
   model.kv_cache_tokens = 3;
-  EXPECT_EQ(to_engine(parse(R"({"prompt": [1, 2, 3]})", model), model).size(), 1U);
-  EXPECT_EQ(error_of([&] { to_engine(parse(R"({"prompt": [1, 2, 3, 4]})", model), model); }).code,
+  EXPECT_EQ(to_engine(parse_completion(R"({"prompt": [1, 2, 3]})", model), model).size(), 1U);
+  EXPECT_EQ(error_of([&] { to_engine(parse_completion(R"({"prompt": [1, 2, 3, 4]})", model), model); }).code,
             "context_length_exceeded");
 }
 
 TEST(CompletionRequestTest, APromptIsTruncatedBeforeItIsMeasured) {
   const std::string body = R"({"prompt": ")" + std::string(98, 'x') + R"(yz", "truncate_prompt_tokens": )";
-  const EngineRequest two = to_engine(parse(body + "2}")).front();
+  const EngineRequest two = to_engine(parse_completion(body + "2}")).front();
   EXPECT_EQ(two.prompt, (Ids{'y', 'z'}));
   EXPECT_FALSE(two.params.truncate_prompt_tokens);
-  EXPECT_EQ(to_engine(parse(body + R"(2, "truncation_side": "left"})")).front().prompt, two.prompt);
-  EXPECT_EQ(to_engine(parse(body + R"(3, "truncation_side": "right"})")).front().prompt,
+  EXPECT_EQ(to_engine(parse_completion(body + R"(2, "truncation_side": "left"})")).front().prompt,
+            two.prompt);
+  EXPECT_EQ(to_engine(parse_completion(body + R"(3, "truncation_side": "right"})")).front().prompt,
             (Ids{256, 'x', 'x'}));
-  EXPECT_EQ(to_engine(parse(body + R"(-1, "truncation_side": "right"})")).front().prompt.size(), 48U);
-  EXPECT_EQ(to_engine(parse(body + "48}")).front().prompt.size(), 48U);
-  const ApiError error = error_of([&] { to_engine(parse(body + "49}")); });  // of 64, 16 are the output's
+  EXPECT_EQ(to_engine(parse_completion(body + R"(-1, "truncation_side": "right"})")).front().prompt.size(),
+            48U);
+  EXPECT_EQ(to_engine(parse_completion(body + "48}")).front().prompt.size(), 48U);
+  const ApiError error =
+      error_of([&] { to_engine(parse_completion(body + "49}")); });  // of 64, 16 are the output's
   EXPECT_EQ(error.status, 400);
   EXPECT_EQ(error.param, "truncate_prompt_tokens");
   EXPECT_THAT(error.what(), HasSubstr("holds 48"));
-  EXPECT_EQ(to_engine(parse(body + "-1}")).front().prompt.size(), 48U);
+  EXPECT_EQ(to_engine(parse_completion(body + "-1}")).front().prompt.size(), 48U);
 }
 
 TEST(CompletionRequestTest, MaxTokensMayBeZeroWithEcho) {
-  EXPECT_EQ(error_with(R"("max_tokens": 0)").param, "max_tokens");
-  const CompletionRequest echo = with(R"("max_tokens": 0, "echo": true)");
+  EXPECT_EQ(completion_error(R"("max_tokens": 0)").param, "max_tokens");
+  const CompletionRequest echo = completion_with(R"("max_tokens": 0, "echo": true)");
   EXPECT_EQ(echo.params.prompt_logprobs, 0);
   EXPECT_FALSE(echo.params.logprobs);
   EXPECT_FALSE(echo.report_prompt_logprobs);
@@ -296,103 +304,103 @@ TEST(CompletionRequestTest, MaxTokensMayBeZeroWithEcho) {
 }
 
 TEST(CompletionRequestTest, EchoWithLogprobsAsksForThePromptsToo) {
-  EXPECT_EQ(with(R"("echo": true, "logprobs": 2)").params.prompt_logprobs, 2);
-  EXPECT_FALSE(with(R"("echo": true)").params.prompt_logprobs);
-  EXPECT_FALSE(with(R"("logprobs": 2)").params.prompt_logprobs);
-  EXPECT_NO_THROW(with(R"("echo": true, "logprobs": 2, "stream": true)"));
-  const CompletionRequest own = with(R"("prompt_logprobs": 3)");
+  EXPECT_EQ(completion_with(R"("echo": true, "logprobs": 2)").params.prompt_logprobs, 2);
+  EXPECT_FALSE(completion_with(R"("echo": true)").params.prompt_logprobs);
+  EXPECT_FALSE(completion_with(R"("logprobs": 2)").params.prompt_logprobs);
+  EXPECT_NO_THROW(completion_with(R"("echo": true, "logprobs": 2, "stream": true)"));
+  const CompletionRequest own = completion_with(R"("prompt_logprobs": 3)");
   EXPECT_EQ(own.params.prompt_logprobs, 3);
   EXPECT_TRUE(own.report_prompt_logprobs);
-  EXPECT_EQ(error_with(R"("prompt_logprobs": 0, "stream": true)").param, "prompt_logprobs");
+  EXPECT_EQ(completion_error(R"("prompt_logprobs": 0, "stream": true)").param, "prompt_logprobs");
 }
 
 TEST(CompletionRequestTest, BeamSearchHasAsManyBeamsAsOutputs) {
   if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
   ServedModel model = test::served_model();
   model.defaults.repetition_penalty = 1.1F;
-  const auto request = parse(
+  const auto request = parse_completion(
       R"({"prompt": "x", "use_beam_search": true, "n": 4, "length_penalty": 0.5, "early_stopping": "never"})",
       model);
   EXPECT_EQ(request.params.beam_width, 4);
   EXPECT_EQ(request.params.n, 4);
   EXPECT_EQ(request.params.length_penalty, 0.5F);
   EXPECT_EQ(request.params.early_stopping, EarlyStopping::kNever);
-  EXPECT_EQ(with(R"("use_beam_search": true, "early_stopping": true)").params.early_stopping,
+  EXPECT_EQ(completion_with(R"("use_beam_search": true, "early_stopping": true)").params.early_stopping,
             EarlyStopping::kYes);
-  EXPECT_FALSE(with(R"("use_beam_search": false, "n": 2)").params.beam_width);
-  EXPECT_EQ(error_with(R"("early_stopping": "soon")").param, "early_stopping");
-  EXPECT_EQ(error_with(R"("use_beam_search": true, "stop": "x")").param, "use_beam_search");
+  EXPECT_FALSE(completion_with(R"("use_beam_search": false, "n": 2)").params.beam_width);
+  EXPECT_EQ(completion_error(R"("early_stopping": "soon")").param, "early_stopping");
+  EXPECT_EQ(completion_error(R"("use_beam_search": true, "stop": "x")").param, "use_beam_search");
 }
 
 TEST(CompletionRequestTest, StreamOptionsNeedAStream) {
-  EXPECT_EQ(error_with(R"("stream_options": {"include_usage": true})").param, "stream_options");
-  EXPECT_FALSE(
-      with(R"("stream": true, "stream_options": {"continuous_usage_stats": true})").continuous_usage);
-  EXPECT_EQ(error_with(R"("stream": true, "stream_options": {"include_usage": 2})").param,
+  EXPECT_EQ(completion_error(R"("stream_options": {"include_usage": true})").param, "stream_options");
+  EXPECT_FALSE(completion_with(R"("stream": true, "stream_options": {"continuous_usage_stats": true})")
+                   .continuous_usage);
+  EXPECT_EQ(completion_error(R"("stream": true, "stream_options": {"include_usage": 2})").param,
             "stream_options.include_usage");
-  EXPECT_EQ(error_with(R"("stream": true, "stream_options": [])").param, "stream_options");
+  EXPECT_EQ(completion_error(R"("stream": true, "stream_options": [])").param, "stream_options");
 }
 
 TEST(CompletionRequestTest, StopIsATextOrAListOfThem) {
-  EXPECT_THAT(with(R"("stop": "a")").params.stop, ElementsAre("a"));
-  EXPECT_THAT(with(R"("stop": [])").params.stop, ElementsAre());
+  EXPECT_THAT(completion_with(R"("stop": "a")").params.stop, ElementsAre("a"));
+  EXPECT_THAT(completion_with(R"("stop": [])").params.stop, ElementsAre());
   for (const char* stop : {"3", "[3]", "[null]", "{}", "\"\"", "[\"a\", \"\"]"})
-    EXPECT_THAT(error_with("\"stop\": " + std::string(stop)).param, StartsWith("stop")) << stop;
+    EXPECT_THAT(completion_error("\"stop\": " + std::string(stop)).param, StartsWith("stop")) << stop;
   const std::string longest = '"' + std::string(256, 's') + '"';
   std::string most = longest;
   for (int i = 1; i < 16; ++i) most += "," + longest;
-  EXPECT_EQ(with("\"stop\": [" + most + "]").params.stop.size(), 16U);
-  EXPECT_EQ(error_with("\"stop\": [" + most + ", \"a\"]").param, "stop");
-  EXPECT_EQ(error_with("\"stop\": \"" + std::string(257, 's') + '"').param, "stop");
+  EXPECT_EQ(completion_with("\"stop\": [" + most + "]").params.stop.size(), 16U);
+  EXPECT_EQ(completion_error("\"stop\": [" + most + ", \"a\"]").param, "stop");
+  EXPECT_EQ(completion_error("\"stop\": \"" + std::string(257, 's') + '"').param, "stop");
 }
 
 TEST(CompletionRequestTest, LogitBiasHasIdsForKeys) {
   for (const char* biases :
        {R"({"x": 1})", R"({"": 1})", R"({"1.5": 1})", R"({" 1": 1})", R"({"258": 1})", R"({"-1": 1})",
         R"({"99999999999": 1})", R"({"1": "x"})", R"({"1": null})", "[1]", "3"}) {
-    EXPECT_THAT(error_with("\"logit_bias\": " + std::string(biases)).param, StartsWith("logit_bias"))
+    EXPECT_THAT(completion_error("\"logit_bias\": " + std::string(biases)).param, StartsWith("logit_bias"))
         << biases;
   }
-  EXPECT_EQ(with(R"("logit_bias": {"1": 1e308})").params.logit_bias.size(), 1U);
-  EXPECT_EQ(with(R"("logit_bias": {"1": "-2.5"})").params.logit_bias.at(1), -2.5F);
+  EXPECT_EQ(completion_with(R"("logit_bias": {"1": 1e308})").params.logit_bias.size(), 1U);
+  EXPECT_EQ(completion_with(R"("logit_bias": {"1": "-2.5"})").params.logit_bias.at(1), -2.5F);
 }
 
 TEST(CompletionRequestTest, ListsOfTokensAreChecked) {
   for (const char* name : {"stop_token_ids", "allowed_token_ids"}) {
     for (const char* ids :
          {"3", "\"3\"", "[-1]", "[258]", "[1.5]", "[null]", "[[1]]", "[9223372036854775808]"}) {
-      EXPECT_THAT(error_with(format_text("\"{}\": {}", name, ids)).param, StartsWith(name)) << ids;
+      EXPECT_THAT(completion_error(format_text("\"{}\": {}", name, ids)).param, StartsWith(name)) << ids;
     }
   }
   std::string ids = "1";
   for (int i = 1; i < 129; ++i) ids += ",1";
-  EXPECT_EQ(error_with("\"stop_token_ids\": [" + ids + "]").param, "stop_token_ids");
-  EXPECT_EQ(error_with(R"("bad_words": ["  "])").param, "bad_words");
+  EXPECT_EQ(completion_error("\"stop_token_ids\": [" + ids + "]").param, "stop_token_ids");
+  EXPECT_EQ(completion_error(R"("bad_words": ["  "])").param, "bad_words");
 }
 
 TEST(CompletionRequestTest, RequestIdsAreOpaque) {
   for (const std::string& id : {std::string(), std::string(65, 'x'), std::string("a/b"), std::string("a b"),
                                 std::string("a\\nb"), std::string("\xC3\xA9")}) {
-    EXPECT_EQ(error_with("\"request_id\": \"" + id + '"').param, "request_id") << id;
+    EXPECT_EQ(completion_error("\"request_id\": \"" + id + '"').param, "request_id") << id;
   }
-  EXPECT_EQ(with("\"request_id\": \"" + std::string(64, 'x') + '"').request_id.size(), 64U);
-  EXPECT_EQ(error_with(R"("request_id": 7)").param, "request_id");
+  EXPECT_EQ(completion_with("\"request_id\": \"" + std::string(64, 'x') + '"').request_id.size(), 64U);
+  EXPECT_EQ(completion_error(R"("request_id": 7)").param, "request_id");
 }
 
 TEST(CompletionRequestTest, CacheSaltsAreShortTexts) {
-  EXPECT_EQ(error_with(R"("cache_salt": "")").param, "cache_salt");
-  EXPECT_EQ(error_with("\"cache_salt\": \"" + std::string(257, 's') + '"').param, "cache_salt");
-  EXPECT_EQ(error_with(R"("cache_salt": {"a": 1})").param, "cache_salt");
+  EXPECT_EQ(completion_error(R"("cache_salt": "")").param, "cache_salt");
+  EXPECT_EQ(completion_error("\"cache_salt\": \"" + std::string(257, 's') + '"').param, "cache_salt");
+  EXPECT_EQ(completion_error(R"("cache_salt": {"a": 1})").param, "cache_salt");
 }
 
 TEST(CompletionRequestTest, AnUnknownModelIsNotFound) {
-  const ApiError error = error_with(R"("model": "gpt-4")");
+  const ApiError error = completion_error(R"("model": "gpt-4")");
   EXPECT_EQ(error.status, 404);
   EXPECT_EQ(error.type, "NotFoundError");
   EXPECT_EQ(error.code, "model_not_found");
   EXPECT_EQ(error.param, "model");
-  EXPECT_EQ(error_with(R"("model": 3)").status, 400);
-  EXPECT_EQ(error_with(R"("model": "../../etc/passwd")").status, 404);
+  EXPECT_EQ(completion_error(R"("model": 3)").status, 400);
+  EXPECT_EQ(completion_error(R"("model": "../../etc/passwd")").status, 404);
 }
 
 TEST(CompletionRequestTest, WhatDoesNotExistIsRefusedByName) {
@@ -407,12 +415,13 @@ TEST(CompletionRequestTest, WhatDoesNotExistIsRefusedByName) {
                                     {"watermarking", "true"},
                                     {"stream_interval", "4"},
                                     {"ec_transfer_params", R"({"a": 1})"}}) {
-    const ApiError error = error_with(format_text("\"{}\": {}", name, value));
+    const ApiError error = completion_error(format_text("\"{}\": {}", name, value));
     EXPECT_EQ(error.status, 400) << name;
     EXPECT_EQ(error.param, name);
     EXPECT_THAT(error.what(), HasSubstr("not supported"));
   }
-  EXPECT_NO_THROW(with(R"("suffix": "", "response_format": {"type": "text"}, "truncation_side": "left",
+  EXPECT_NO_THROW(
+      completion_with(R"("suffix": "", "response_format": {"type": "text"}, "truncation_side": "left",
                           "guided_choice": null, "structured_outputs": null, "return_token_offsets": false)"));
 }
 
@@ -421,18 +430,18 @@ TEST(CompletionRequestTest, FlagsMustBeFlags) {
                            "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
                            "return_token_ids", "return_tokens_as_token_ids", "timings"}) {
     for (const char* value : {"2", "-1", "0.5", "\"maybe\"", "\"\"", "[]", "[true]", "{}"})
-      EXPECT_EQ(error_with(format_text("\"{}\": {}", name, value)).param, name) << value;
+      EXPECT_EQ(completion_error(format_text("\"{}\": {}", name, value)).param, name) << value;
   }
 }
 
 // As pydantic reads them, which vLLM's clients are used to.
 TEST(CompletionRequestTest, FlagsAndNumbersMayBeTexts) {
   for (const char* yes : {"true", "1", "1.0", "\"true\"", "\"True\"", "\"1\"", "\"yes\"", "\"on\"", "\"T\""})
-    EXPECT_TRUE(with(format_text("\"stream\": {}", yes)).stream) << yes;
+    EXPECT_TRUE(completion_with(format_text("\"stream\": {}", yes)).stream) << yes;
   for (const char* no : {"false", "0", "0.0", "\"FALSE\"", "\"0\"", "\"no\"", "\"off\"", "\"n\""})
-    EXPECT_FALSE(with(format_text("\"stream\": {}", no)).stream) << no;
+    EXPECT_FALSE(completion_with(format_text("\"stream\": {}", no)).stream) << no;
   const auto request =
-      with(R"("temperature": "0.5", "n": "2", "max_tokens": "5.0", "seed": "-3", "top_k": 7.0,
+      completion_with(R"("temperature": "0.5", "n": "2", "max_tokens": "5.0", "seed": "-3", "top_k": 7.0,
                                "stop_token_ids": ["7", 8])");
   EXPECT_EQ(request.params.temperature, 0.5F);
   EXPECT_EQ(request.params.n, 2);
@@ -440,51 +449,54 @@ TEST(CompletionRequestTest, FlagsAndNumbersMayBeTexts) {
   EXPECT_EQ(request.params.seed, static_cast<std::uint64_t>(-3));
   EXPECT_EQ(request.params.top_k, 7);
   EXPECT_THAT(request.params.stop_token_ids, ElementsAre(7, 8));
-  EXPECT_EQ(error_with(R"("seed": "99999999999999999999")").param, "seed");
+  EXPECT_EQ(completion_error(R"("seed": "99999999999999999999")").param, "seed");
 }
 
 TEST(CompletionRequestTest, AllOrNamedTokensMayBeReported) {
   ServedModel model = test::served_model();
-  EXPECT_THAT(error_of([&] { parse(R"({"prompt": "x", "logprobs": -1})", model); }).what(),
+  EXPECT_THAT(error_of([&] { parse_completion(R"({"prompt": "x", "logprobs": -1})", model); }).what(),
               StartsWith("logprobs is -1, all 258 tokens"));
-  EXPECT_EQ(error_with(R"("prompt_logprobs": -1)").param, "prompt_logprobs");
-  EXPECT_EQ(error_with(R"("logprobs": -2)").param, "logprobs");
+  EXPECT_EQ(completion_error(R"("prompt_logprobs": -1)").param, "prompt_logprobs");
+  EXPECT_EQ(completion_error(R"("logprobs": -2)").param, "logprobs");
   model.sampling.max_logprobs = 258;
-  EXPECT_EQ(parse(R"({"prompt": "x", "logprobs": -1})", model).params.logprobs, -1);
-  EXPECT_EQ(parse(R"({"prompt": "x", "echo": true, "logprobs": -1})", model).params.prompt_logprobs, -1);
+  EXPECT_EQ(parse_completion(R"({"prompt": "x", "logprobs": -1})", model).params.logprobs, -1);
+  EXPECT_EQ(
+      parse_completion(R"({"prompt": "x", "echo": true, "logprobs": -1})", model).params.prompt_logprobs, -1);
 
-  EXPECT_THAT(with(R"("logprobs": 0, "logprob_token_ids": [5, 257])").params.logprob_token_ids,
+  EXPECT_THAT(completion_with(R"("logprobs": 0, "logprob_token_ids": [5, 257])").params.logprob_token_ids,
               ElementsAre(5, 257));
-  EXPECT_EQ(error_with(R"("logprob_token_ids": [5])").param, "logprob_token_ids");
-  EXPECT_EQ(error_with(R"("logprobs": 0, "logprob_token_ids": [258])").param, "logprob_token_ids[0]");
-  EXPECT_EQ(error_with(R"("logprobs": 0, "n": 2, "use_beam_search": true, "logprob_token_ids": [5])").status,
-            400);
+  EXPECT_EQ(completion_error(R"("logprob_token_ids": [5])").param, "logprob_token_ids");
+  EXPECT_EQ(completion_error(R"("logprobs": 0, "logprob_token_ids": [258])").param, "logprob_token_ids[0]");
+  EXPECT_EQ(
+      completion_error(R"("logprobs": 0, "n": 2, "use_beam_search": true, "logprob_token_ids": [5])").status,
+      400);
   std::string many = "0";
   for (int i = 1; i < 129; ++i) many += "," + std::to_string(i);
-  EXPECT_THAT(error_with("\"logprobs\": 0, \"logprob_token_ids\": [" + many + "]").what(),
+  EXPECT_THAT(completion_error("\"logprobs\": 0, \"logprob_token_ids\": [" + many + "]").what(),
               HasSubstr("129 entries; at most 128"));
 }
 
 TEST(CompletionRequestTest, GreedyOutputsCannotDiffer) {
-  EXPECT_EQ(error_with(R"("n": 2, "temperature": 0)").param, "n");
-  EXPECT_EQ(error_with(R"("n": 3, "best_of": 2)").param, "best_of");
+  EXPECT_EQ(completion_error(R"("n": 2, "temperature": 0)").param, "n");
+  EXPECT_EQ(completion_error(R"("n": 3, "best_of": 2)").param, "best_of");
 }
 
 TEST(CompletionRequestTest, WithoutATokenizerOnlyIdsWork) {
   ServedModel model = test::served_model();
   model.sampling.tokenizer = nullptr;
-  EXPECT_EQ(to_engine(parse(R"({"prompt": [1]})", model), model).size(), 1U);
-  EXPECT_EQ(error_of([&] { to_engine(parse(R"({"prompt": "x"})", model), model); }).status, 400);
+  EXPECT_EQ(to_engine(parse_completion(R"({"prompt": [1]})", model), model).size(), 1U);
+  EXPECT_EQ(error_of([&] { to_engine(parse_completion(R"({"prompt": "x"})", model), model); }).status, 400);
 }
 
 // What the clients of the contract send, field for field.
 TEST(CompletionRequestTest, KnownClientsAreUnderstood) {
   const auto lm_eval =
-      parse(R"({"model": "toy", "prompt": [[97, 98, 99], [100]], "temperature": 0, "max_tokens": 1,
+      parse_completion(R"({"model": "toy", "prompt": [[97, 98, 99], [100]], "temperature": 0, "max_tokens": 1,
     "logprobs": 1, "seed": 1234, "echo": true})");
   EXPECT_EQ(lm_eval.prompts.size(), 2U);
   EXPECT_EQ(lm_eval.params.prompt_logprobs, 1);
-  const auto bench = parse(R"({"model": "toy", "prompt": "a b", "repetition_penalty": 1.0, "max_tokens": 4,
+  const auto bench =
+      parse_completion(R"({"model": "toy", "prompt": "a b", "repetition_penalty": 1.0, "max_tokens": 4,
     "logprobs": null, "stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true})");
   EXPECT_TRUE(bench.include_usage);
 }

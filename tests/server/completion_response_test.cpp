@@ -9,7 +9,7 @@ using test::head;
 using test::output;
 using test::request_output;
 
-CompletionRequest parse(std::string_view body) {
+CompletionRequest completion_request(std::string_view body) {
   return parse_completion_request(parse_body(body), test::served_model());
 }
 
@@ -34,7 +34,7 @@ std::vector<OrderedJson> stream(const CompletionRequest& request, const RequestO
 TEST(CompletionBodyTest, IsWhatClientsRead) {
   CompletionOutput stopped = output(0, "ok", FinishReason::kStop);
   stopped.stop_reason = std::string("END");
-  EXPECT_EQ(to_line(body_of(parse(R"({"prompt": "hi"})"), {request_output("hi", {stopped}, 1)})),
+  EXPECT_EQ(to_line(body_of(completion_request(R"({"prompt": "hi"})"), {request_output("hi", {stopped}, 1)})),
             R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"toy",)"
             R"("choices":[{"index":0,"text":"ok","logprobs":null,"finish_reason":"stop","stop_reason":"END",)"
             R"("prompt_token_ids":null,"token_ids":null,"prompt_logprobs":null,"routed_experts":null}],)"
@@ -48,13 +48,15 @@ TEST(CompletionBodyTest, ReasonsHaveTheNamesThatClientsKnow) {
                                      {FinishReason::kLength, "length"},
                                      {FinishReason::kAbort, "abort"},
                                      {FinishReason::kTimeout, "abort"}}) {
-    const auto body = body_of(parse(R"({"prompt": "x"})"), {request_output("x", {output(0, "a", reason)})});
+    const auto body =
+        body_of(completion_request(R"({"prompt": "x"})"), {request_output("x", {output(0, "a", reason)})});
     EXPECT_EQ(body["choices"][0]["finish_reason"], name);
     EXPECT_TRUE(body["choices"][0]["stop_reason"].is_null());
   }
   CompletionOutput token = output(0, "a", FinishReason::kStop);
   token.stop_reason = 97;
-  EXPECT_EQ(body_of(parse(R"({"prompt": "x"})"), {request_output("x", {token})})["choices"][0]["stop_reason"],
+  EXPECT_EQ(body_of(completion_request(R"({"prompt": "x"})"),
+                    {request_output("x", {token})})["choices"][0]["stop_reason"],
             97);
 }
 
@@ -76,7 +78,7 @@ TEST(CompletionBodyTest, AFailureIsAnErrorAndNoAnswer) {
 
 TEST(CompletionBodyTest, ChoicesOfSeveralPromptsAreNumberedThrough) {
   const auto body = body_of(
-      parse(R"({"prompt": ["x", "yy"], "n": 2})"),
+      completion_request(R"({"prompt": ["x", "yy"], "n": 2})"),
       {request_output("x", {output(0, "a", FinishReason::kStop), output(1, "bb", FinishReason::kStop)}),
        request_output("yy", {output(0, "c", FinishReason::kStop), output(1, "d", FinishReason::kStop)}, 1)});
   ASSERT_EQ(body["choices"].size(), 4U);
@@ -95,7 +97,8 @@ RequestOutput echoed() {
 
 // lm-evaluation-harness slices these lists by the number of prompt tokens.
 TEST(CompletionBodyTest, EchoWithLogprobsCoversPromptAndOutput) {
-  const auto body = body_of(parse(R"({"prompt": [120, 121, 122], "echo": true, "logprobs": 1})"), {echoed()});
+  const auto body =
+      body_of(completion_request(R"({"prompt": [120, 121, 122], "echo": true, "logprobs": 1})"), {echoed()});
   const OrderedJson& choice = body["choices"][0];
   EXPECT_EQ(choice["text"], "xyzab");
   EXPECT_EQ(
@@ -108,8 +111,8 @@ TEST(CompletionBodyTest, EchoWithLogprobsCoversPromptAndOutput) {
 TEST(CompletionBodyTest, EchoWithoutOutputIsThePromptAlone) {
   RequestOutput whole = echoed();
   whole.outputs = {output(0, "", FinishReason::kLength)};
-  const auto body =
-      body_of(parse(R"({"prompt": "xyz", "echo": true, "logprobs": 0, "max_tokens": 0})"), {whole});
+  const auto body = body_of(
+      completion_request(R"({"prompt": "xyz", "echo": true, "logprobs": 0, "max_tokens": 0})"), {whole});
   EXPECT_EQ(body["choices"][0]["text"], "xyz");
   EXPECT_EQ(body["choices"][0]["logprobs"]["tokens"].size(), 3U);
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
@@ -118,18 +121,19 @@ TEST(CompletionBodyTest, EchoWithoutOutputIsThePromptAlone) {
 
 TEST(CompletionBodyTest, EchoShowsATextAsItWasGivenAndWhatIsLeftOfATruncatedOne) {
   const RequestOutput whole = request_output("yz", {output(0, "!", FinishReason::kLength)});
-  EXPECT_EQ(body_of(parse(R"({"prompt": "\u00e9yz", "echo": true})"), {whole})["choices"][0]["text"],
-            "\xC3\xA9yz!");
-  EXPECT_EQ(body_of(parse(R"({"prompt": "xyz", "echo": true, "truncate_prompt_tokens": 2})"),
+  EXPECT_EQ(
+      body_of(completion_request(R"({"prompt": "\u00e9yz", "echo": true})"), {whole})["choices"][0]["text"],
+      "\xC3\xA9yz!");
+  EXPECT_EQ(body_of(completion_request(R"({"prompt": "xyz", "echo": true, "truncate_prompt_tokens": 2})"),
                     {whole})["choices"][0]["text"],
             "yz!");
 }
 
 TEST(CompletionBodyTest, VllmsExtrasComeWhereAskedFor) {
-  const auto body =
-      body_of(parse(R"({"prompt": "xyz", "prompt_logprobs": 1, "return_token_ids": true, "logprobs": 0,
+  const auto body = body_of(
+      completion_request(R"({"prompt": "xyz", "prompt_logprobs": 1, "return_token_ids": true, "logprobs": 0,
                         "return_tokens_as_token_ids": true})"),
-              {echoed()});
+      {echoed()});
   const OrderedJson& choice = body["choices"][0];
   EXPECT_EQ(choice["prompt_logprobs"].size(), 3U);
   EXPECT_TRUE(choice["prompt_logprobs"][0].is_null());
@@ -142,7 +146,7 @@ TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
   const Timings timings{.queue = 250, .prefill = 500, .decode = 2000};
   const ServedModel model = test::served_model();
   const auto body =
-      CompletionResponse(head("cmpl-1"), parse(R"({"prompt": "x", "timings": true})"), model)
+      CompletionResponse(head("cmpl-1"), completion_request(R"({"prompt": "x", "timings": true})"), model)
           .body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
   EXPECT_EQ(
       body["timings"].dump(),
@@ -152,9 +156,9 @@ TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
 }
 
 TEST(CompletionStreamTest, HasAChunkForEachTokenAndUsageAtTheEnd) {
-  const auto chunks =
-      stream(parse(R"({"prompt": "hi", "stream": true, "stream_options": {"include_usage": true}})"),
-             request_output("hi", {output(0, "ok", FinishReason::kStop)}, 1));
+  const auto chunks = stream(
+      completion_request(R"({"prompt": "hi", "stream": true, "stream_options": {"include_usage": true}})"),
+      request_output("hi", {output(0, "ok", FinishReason::kStop)}, 1));
   ASSERT_EQ(chunks.size(), 3U);
   EXPECT_EQ(to_line(chunks[0]),
             R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"toy","choices":[)"
@@ -171,11 +175,11 @@ TEST(CompletionStreamTest, HasAChunkForEachTokenAndUsageAtTheEnd) {
 }
 
 TEST(CompletionStreamTest, WithoutUsageThereIsNoLastChunk) {
-  const auto chunks = stream(parse(R"({"prompt": "hi", "stream": true})"),
+  const auto chunks = stream(completion_request(R"({"prompt": "hi", "stream": true})"),
                              request_output("hi", {output(0, "ok", FinishReason::kStop)}));
   EXPECT_EQ(chunks.size(), 2U);
   for (const OrderedJson& chunk : chunks) EXPECT_FALSE(chunk.contains("usage"));
-  const auto timed = stream(parse(R"({"prompt": "hi", "stream": true, "timings": true})"),
+  const auto timed = stream(completion_request(R"({"prompt": "hi", "stream": true, "timings": true})"),
                             request_output("hi", {output(0, "ok", FinishReason::kStop)}), Timings{});
   EXPECT_TRUE(timed.back().contains("timings"));
   EXPECT_FALSE(timed.back().contains("usage"));
@@ -183,7 +187,7 @@ TEST(CompletionStreamTest, WithoutUsageThereIsNoLastChunk) {
 
 TEST(CompletionStreamTest, ContinuousUsageCountsEachChoice) {
   const auto chunks = stream(
-      parse(R"({"prompt": "hi", "n": 2, "stream": true,
+      completion_request(R"({"prompt": "hi", "n": 2, "stream": true,
       "stream_options": {"include_usage": true, "continuous_usage_stats": true}})"),
       request_output("hi", {output(0, "ab", FinishReason::kStop), output(1, "c", FinishReason::kStop)}));
   ASSERT_EQ(chunks.size(), 4U);
@@ -195,7 +199,7 @@ TEST(CompletionStreamTest, ContinuousUsageCountsEachChoice) {
 }
 
 TEST(CompletionStreamTest, ChunksJoinedAreTheWholeAnswer) {
-  const CompletionRequest request = parse(
+  const CompletionRequest request = completion_request(
       R"({"prompt": "xyz", "n": 2, "echo": true, "logprobs": 1, "stream": true, "return_token_ids": true})");
   RequestOutput whole = echoed();
   whole.outputs.push_back(output(1, "longer", FinishReason::kLength, true));
@@ -221,7 +225,7 @@ TEST(CompletionStreamTest, ChunksJoinedAreTheWholeAnswer) {
 }
 
 TEST(CompletionStreamTest, UpdatesWithoutATokenAreNoChunks) {
-  const CompletionRequest request = parse(R"({"prompt": "x", "stream": true})");
+  const CompletionRequest request = completion_request(R"({"prompt": "x", "stream": true})");
   const ServedModel model = test::served_model();
   CompletionResponse stream(head("cmpl-1"), request, model);
   const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});

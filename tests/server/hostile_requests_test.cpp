@@ -178,7 +178,7 @@ TEST_F(HostileRequestTest, RulingOutEveryTokenIsAnErrorOfTheRequestAlone) {
   EXPECT_THAT(streamed.body, HasSubstr("leave no token that could be number 2"));
   EXPECT_THAT(streamed.body, HasSubstr(R"("code":400)"));
   const std::string metrics = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").body;
-  const server::testing::Scrape found = server::testing::PrometheusParser(metrics).parse();
+  const server::test::Scrape found = server::test::PrometheusParser(metrics).parse();
   EXPECT_EQ(found.value("vllm:corrupted_requests_total"), 0);
   EXPECT_EQ(found.value("vllm:request_success_total", {{"finished_reason", "error"}}), 2);
 }

@@ -15,16 +15,18 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Ids = std::vector<TokenId>;
 
-LlamaRequest parse(std::string_view body, const ServedModel& model = test::served_model()) {
+LlamaRequest parse_llama(std::string_view body, const ServedModel& model = test::served_model()) {
   return parse_llama_request(parse_body(body), model);
 }
-LlamaRequest with(const std::string& fields) { return parse(R"({"prompt": "x", )" + fields + "}"); }
-ApiError error_with(const std::string& fields) {
-  return error_of([&] { with(fields); });
+LlamaRequest llama_with(const std::string& fields) {
+  return parse_llama(R"({"prompt": "x", )" + fields + "}");
+}
+ApiError llama_error(const std::string& fields) {
+  return error_of([&] { llama_with(fields); });
 }
 
 TEST(LlamaRequestTest, DefaultsAreTheAuthorsThenThoseOfLlamaCpp) {
-  const SamplingParams plain = parse(R"({"prompt": "x"})").params;
+  const SamplingParams plain = parse_llama(R"({"prompt": "x"})").params;
   EXPECT_EQ(plain.temperature, 0.8F);
   EXPECT_EQ(plain.top_k, 40);
   EXPECT_EQ(plain.top_p, 0.95F);
@@ -32,7 +34,7 @@ TEST(LlamaRequestTest, DefaultsAreTheAuthorsThenThoseOfLlamaCpp) {
   EXPECT_EQ(plain.repetition_penalty, 1);
   ServedModel model = test::served_model();
   model.author_defaults = {{"temperature", 0.6F}, {"top_k", 20}, {"repetition_penalty", 1.25F}};
-  const LlamaRequest request = parse(R"({"prompt": "x", "top_k": 3})", model);
+  const LlamaRequest request = parse_llama(R"({"prompt": "x", "top_k": 3})", model);
   EXPECT_EQ(request.params.temperature, 0.6F);
   EXPECT_EQ(request.params.top_k, 3);
   EXPECT_EQ(request.params.top_p, 0.95F);
@@ -43,7 +45,7 @@ TEST(LlamaRequestTest, DefaultsAreTheAuthorsThenThoseOfLlamaCpp) {
 }
 
 TEST(LlamaRequestTest, FieldsHaveTheNamesOfLlamaCpp) {
-  const LlamaRequest request = with(
+  const LlamaRequest request = llama_with(
       R"("n_predict": 5, "temperature": 0.25, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.5,
          "presence_penalty": 0.5, "frequency_penalty": -0.5, "seed": 7, "stop": ["a", "b"], "stream": true,
          "json_schema": {}, "ignore_eos": true, "n_probs": 3, "n_cmpl": 2, "cache_prompt": false,
@@ -51,7 +53,7 @@ TEST(LlamaRequestTest, FieldsHaveTheNamesOfLlamaCpp) {
          "xtc_probability": 0.0, "top_n_sigma": -1, "n_keep": 4, "id_slot": -1, "adaptive_target": -1.0)");
   EXPECT_EQ(request.max_tokens, 5);
   EXPECT_EQ(request.params.temperature, 0.25F);
-  EXPECT_EQ(with("\"temperature\": -1").params.temperature, 0);
+  EXPECT_EQ(llama_with("\"temperature\": -1").params.temperature, 0);
   EXPECT_EQ(request.params.top_p, 0.5F);
   EXPECT_EQ(request.params.min_p, 0.25F);
   EXPECT_EQ(request.params.repetition_penalty, 1.5F);
@@ -68,15 +70,16 @@ TEST(LlamaRequestTest, FieldsHaveTheNamesOfLlamaCpp) {
   EXPECT_EQ(request.settings["n_predict"], 5);
   EXPECT_FALSE(request.settings.contains("repetition_penalty"));
   for (const char* seed : {"-1", "4294967295"})
-    EXPECT_FALSE(with(format_text("\"seed\": {}", seed)).params.seed) << seed;
-  EXPECT_EQ(with("\"max_tokens\": 4").max_tokens, 4);
-  EXPECT_FALSE(with("\"n_predict\": -1, \"max_tokens\": 4").max_tokens);
-  EXPECT_FALSE(with("\"repeat_penalty\": 1.5, \"repeat_last_n\": 0").params.repetition_penalty != 1);
+    EXPECT_FALSE(llama_with(format_text("\"seed\": {}", seed)).params.seed) << seed;
+  EXPECT_EQ(llama_with("\"max_tokens\": 4").max_tokens, 4);
+  EXPECT_FALSE(llama_with("\"n_predict\": -1, \"max_tokens\": 4").max_tokens);
+  EXPECT_FALSE(llama_with("\"repeat_penalty\": 1.5, \"repeat_last_n\": 0").params.repetition_penalty != 1);
 }
 
 TEST(LlamaRequestTest, ASamplerThatIsLeftOutDoesNothing) {
   const SamplingParams params =
-      with(R"("samplers": ["temperature", "top_k", "xtc"], "repeat_penalty": 1.5, "top_p": 0.5)").params;
+      llama_with(R"("samplers": ["temperature", "top_k", "xtc"], "repeat_penalty": 1.5, "top_p": 0.5)")
+          .params;
   EXPECT_EQ(params.top_k, 40);
   EXPECT_EQ(params.temperature, 0.8F);
   EXPECT_EQ(params.top_p, 1);
@@ -100,7 +103,7 @@ TEST(LlamaRequestTest, WhatIsNotHereIsRefusedByName) {
                                     {"response_fields", R"(["content"])"},
                                     {"return_progress", "true"},
                                     {"post_sampling_probs", "true"}}) {
-    const ApiError error = error_with(format_text("\"{}\": {}", name, value));
+    const ApiError error = llama_error(format_text("\"{}\": {}", name, value));
     EXPECT_EQ(error.status, 400) << name;
     EXPECT_EQ(error.param, name);
     EXPECT_THAT(error.what(), StartsWith(name));
@@ -116,31 +119,31 @@ TEST(LlamaRequestTest, ErrorsNameTheClientsField) {
                                     {"temperature", "[]"},
                                     {"samplers", R"("kypmt")"},
                                     {"top_p", "2"}}) {
-    const ApiError error = error_with(format_text("\"{}\": {}", name, value));
+    const ApiError error = llama_error(format_text("\"{}\": {}", name, value));
     EXPECT_EQ(error.param, name);
     EXPECT_THAT(error.what(), StartsWith(name)) << value;
   }
 }
 
 TEST(LlamaRequestTest, PromptsAreTextsTokensAndBoth) {
-  EXPECT_THAT(parse(R"({"prompt": "ab"})").prompts, ElementsAre(Ids{256, 'a', 'b'}));
-  EXPECT_THAT(parse(R"({"prompt": [97, 98]})").prompts, ElementsAre(Ids{'a', 'b'}));
-  EXPECT_THAT(parse(R"({"prompt": [97, "bc", 257, "d"]})").prompts,
+  EXPECT_THAT(parse_llama(R"({"prompt": "ab"})").prompts, ElementsAre(Ids{256, 'a', 'b'}));
+  EXPECT_THAT(parse_llama(R"({"prompt": [97, 98]})").prompts, ElementsAre(Ids{'a', 'b'}));
+  EXPECT_THAT(parse_llama(R"({"prompt": [97, "bc", 257, "d"]})").prompts,
               ElementsAre(Ids{'a', 'b', 'c', 257, 'd'}));
-  EXPECT_THAT(parse(R"({"prompt": ["a", "b"]})").prompts, ElementsAre(Ids{256, 'a'}, Ids{256, 'b'}));
-  EXPECT_THAT(parse(R"({"prompt": ["a", [98, "c"], [100]]})").prompts,
+  EXPECT_THAT(parse_llama(R"({"prompt": ["a", "b"]})").prompts, ElementsAre(Ids{256, 'a'}, Ids{256, 'b'}));
+  EXPECT_THAT(parse_llama(R"({"prompt": ["a", [98, "c"], [100]]})").prompts,
               ElementsAre(Ids{256, 'a'}, Ids{'b', 'c'}, Ids{'d'}));
   for (const char* prompt :
        {"null", "[]", "3", "{}", "[97, {}]", "[258]", "[-1]", "[[97], null]", R"([97, "a", []])"})
-    EXPECT_THAT(error_of([&] { parse(format_text(R"({{"prompt": {}}})", prompt)); }).param,
+    EXPECT_THAT(error_of([&] { parse_llama(format_text(R"({{"prompt": {}}})", prompt)); }).param,
                 StartsWith("prompt"))
         << prompt;
-  EXPECT_EQ(error_of([] { parse("{}"); }).param, "prompt");
+  EXPECT_EQ(error_of([] { parse_llama("{}"); }).param, "prompt");
 }
 
 TEST(LlamaRequestTest, BiasesAreOfTokensAndTexts) {
   const auto biases = [](const std::string& value) {
-    return with("\"logit_bias\": " + value).params.logit_bias;
+    return llama_with("\"logit_bias\": " + value).params.logit_bias;
   };
   using Biases = std::map<std::int32_t, float>;
   EXPECT_EQ(biases("[[97, 1.5], [98, false]]"), (Biases{{97, 1.5F}, {98, -100.0F}}));
@@ -149,9 +152,9 @@ TEST(LlamaRequestTest, BiasesAreOfTokensAndTexts) {
   EXPECT_EQ(biases(R"({"99999999999999999999": 2, "": 3})"), (Biases{{'9', 2.0F}}));  // no numbers of a token
   for (const char* value :
        {"3", "[97]", "[[97]]", "[[258, 1]]", R"([[97, "x"]])", "[[97, true]]", R"({"-1": 1})"})
-    EXPECT_THAT(error_with(format_text("\"logit_bias\": {}", value)).param, StartsWith("logit_bias"))
+    EXPECT_THAT(llama_error(format_text("\"logit_bias\": {}", value)).param, StartsWith("logit_bias"))
         << value;
-  EXPECT_THAT(error_with("\"logit_bias\": [[\"" + std::string(5000, 'a') + "\", 1]]").what(),
+  EXPECT_THAT(llama_error("\"logit_bias\": [[\"" + std::string(5000, 'a') + "\", 1]]").what(),
               HasSubstr("more than 1024"));
 }
 
@@ -170,7 +173,7 @@ TEST(LlamaTokenizeTest, HasTheFieldsOfLlamaCpp) {
 
 std::vector<OrderedJson> stream(const std::string& body, const RequestOutput& whole) {
   const ServedModel model = test::served_model();
-  LlamaResponse response(head("cmpl-1"), parse(body, model), model);
+  LlamaResponse response(head("cmpl-1"), parse_llama(body, model), model);
   std::string events;
   test::Player(whole).play([&](const RequestUpdate& update) { events += response.events(0, update); });
   events += response.last_events({});
@@ -185,7 +188,7 @@ std::vector<OrderedJson> stream(const std::string& body, const RequestOutput& wh
 }
 OrderedJson whole_body(const std::string& body, const std::vector<RequestOutput>& outputs) {
   const ServedModel model = test::served_model();
-  return LlamaResponse(head("cmpl-1"), parse(body, model), model).body(outputs);
+  return LlamaResponse(head("cmpl-1"), parse_llama(body, model), model).body(outputs);
 }
 
 TEST(LlamaResponseTest, ABodyIsWhatItsClientsRead) {
@@ -237,7 +240,7 @@ TEST(LlamaResponseTest, SeveralOutputsAreAList) {
 TEST(LlamaResponseTest, SeveralOutputsDoNotRepeatALongGrammar) {
   const auto settings = [](const std::string& fields, std::size_t length) {
     const std::string grammar = R"(root ::= \"a\" # )" + std::string(length, 'c');
-    return parse(R"({"grammar": ")" + grammar + R"(", "prompt": )" + fields + "}").settings;
+    return parse_llama(R"({"grammar": ")" + grammar + R"(", "prompt": )" + fields + "}").settings;
   };
   EXPECT_GT(settings(R"("x")", 2000)["grammar"].get<std::string>().size(), 2000U);
   EXPECT_TRUE(settings(R"(["x", "y"])", 2000)["grammar"].is_null());

@@ -6,7 +6,7 @@
 namespace quire::server {
 namespace {
 
-constexpr const char* kMessage =
+constexpr const char* kMessageBody =
     R"({"max_tokens": 4, "temperature": 0, "messages": [{"role": "user", "content": "hi"}]})";
 constexpr std::array kPaths = {"/v1/messages", "/v1/messages/count_tokens"};
 
@@ -28,13 +28,13 @@ TEST_F(MessagesServerTest, EveryErrorHasThisApisForm) {
   listen(config);
   const std::string key = "x-api-key: key\r\nanthropic-version: 2023-06-01\r\n";
   for (const std::string path : kPaths) {
-    expect_error(ask(post_json(path, kMessage, key)), 503, "overloaded_error");
-    expect_error(ask(post_json(path, kMessage)), 401, "authentication_error");
-    expect_error(ask(post_json(path, kMessage, "x-api-key: other\r\n")), 401, "authentication_error");
+    expect_error(ask(post_json(path, kMessageBody, key)), 503, "overloaded_error");
+    expect_error(ask(post_json(path, kMessageBody)), 401, "authentication_error");
+    expect_error(ask(post_json(path, kMessageBody, "x-api-key: other\r\n")), 401, "authentication_error");
   }
   load();
   for (const std::string path : kPaths) {
-    EXPECT_EQ(ask(post_json(path + "?beta=true", kMessage, key)).status, 200);
+    EXPECT_EQ(ask(post_json(path + "?beta=true", kMessageBody, key)).status, 200);
     const HttpReply get = ask("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + key + "\r\n");
     expect_error(get, 405, "invalid_request_error");
     EXPECT_EQ(get.headers.at("allow"), "POST");
@@ -51,13 +51,13 @@ TEST_F(MessagesServerTest, EveryErrorHasThisApisForm) {
 
 TEST_F(MessagesServerTest, AnswersTellTheirIdAndCount) {
   start();
-  const HttpReply reply = ask("/v1/messages", kMessage);
+  const HttpReply reply = ask("/v1/messages", kMessageBody);
   ASSERT_EQ(reply.status, 200) << reply.body;
   const OrderedJson body = json_of(reply);
   EXPECT_EQ(body["id"], "msg_" + reply.headers.at("request-id"));
   EXPECT_EQ(body["usage"]["output_tokens"], 4);
   EXPECT_EQ(body["stop_reason"], "max_tokens");
-  EXPECT_EQ(json_of(ask("/v1/messages/count_tokens", kMessage))["input_tokens"],
+  EXPECT_EQ(json_of(ask("/v1/messages/count_tokens", kMessageBody))["input_tokens"],
             body["usage"]["input_tokens"]);
 }
 

@@ -17,10 +17,10 @@
 namespace quire::server {
 namespace {
 
+using test::Scrape;
+using test::scrape;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Scrape;
-using testing::scrape;
 
 RuntimeConfig runtime() {
   RuntimeConfig runtime;
@@ -388,7 +388,7 @@ TEST(MetricsTest, AnswersAreCountedByRouteMethodAndClassOfStatus) {
   EXPECT_EQ(requests("/v1/completions", "POST", "2xx"), 2);
   EXPECT_EQ(requests("/v1/completions", "POST", "5xx"), 1);
   EXPECT_EQ(requests("none", "other", "4xx"), 1);
-  const testing::LabelMap route{{"handler", "/v1/completions"}};
+  const test::LabelMap route{{"handler", "/v1/completions"}};
   EXPECT_EQ(found.value("http_request_duration_seconds_count", route), 3);
   EXPECT_DOUBLE_EQ(found.value("http_request_duration_seconds_sum", route), 2.75);
   EXPECT_EQ(

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace quire::server::testing {
+namespace quire::server::test {
 
 using LabelMap = std::map<std::string, std::string>;
 
@@ -152,4 +152,4 @@ class PrometheusParser {
 
 inline Scrape scrape(const std::string& text) { return PrometheusParser(text).parse(); }
 
-}  // namespace quire::server::testing
+}  // namespace quire::server::test

@@ -9,11 +9,11 @@ namespace {
 
 constexpr std::size_t kRoom = 1 << 20;
 
-std::string text(std::size_t bytes) { return std::string(bytes, 'x'); }
+std::string text_of(std::size_t bytes) { return std::string(bytes, 'x'); }
 
 // A first turn: an answer of so many bytes to an input of as many.
 void put(ResponseStore& store, const std::string& id, std::size_t bytes, std::size_t key = 0) {
-  store.put(id, key, "{}", {}, text(bytes), text(bytes));
+  store.put(id, key, "{}", {}, text_of(bytes), text_of(bytes));
 }
 
 TEST(ResponseStoreTest, GivesBackWhatWasPut) {
@@ -115,7 +115,7 @@ TEST(ResponseStoreTest, WhatSomebodyReadsOutlivesItsPlace) {
   const auto read = store.find("a", 0);
   put(store, "b", 1);
   EXPECT_EQ(store.find("a", 0), nullptr);
-  EXPECT_EQ(*read->items[0], text(100));
+  EXPECT_EQ(*read->items[0], text_of(100));
 }
 
 TEST(ResponseStoreTest, ServesManyThreads) {
@@ -127,7 +127,7 @@ TEST(ResponseStoreTest, ServesManyThreads) {
         const std::string id = std::to_string(i % 50);  // of its own key
         const std::string mine = std::to_string(key) + "-" + id;
         if (const auto found = store.find(mine, key))
-          store.put(mine + "+", key, "{}", found->items, "[]", text(300));
+          store.put(mine + "+", key, "{}", found->items, "[]", text_of(300));
         else
           put(store, mine, 300, key);
         EXPECT_EQ(store.find(mine, key + 1), nullptr);

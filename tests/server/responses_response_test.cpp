@@ -11,7 +11,7 @@ using test::output;
 using test::request_output;
 using test::ScriptedParser;
 
-const std::string kId = "resp_0123456789abcdef0123456789abcdef";
+const std::string kResponseId = "resp_0123456789abcdef0123456789abcdef";
 
 OutputDelta says(std::string text) { return {.content = std::move(text), .reasoning = {}, .tool_calls = {}}; }
 OutputDelta thinks(std::string text) {
@@ -42,10 +42,10 @@ class ResponsesResponseTest : public ::testing::Test {
   };
 
   std::unique_ptr<ResponsesResponse> make(const std::string& fields, std::vector<OutputDelta> deltas) {
-    const ResponsesContext context{model_, ContentFormat::kText, store_, 5, kId};
+    const ResponsesContext context{model_, ContentFormat::kText, store_, 5, kResponseId};
     ResponsesRequest request =
         parse_responses_request(parse_body(R"({"input": "hi", )" + fields + "}"), context);
-    return std::make_unique<ResponsesResponse>(test::head(kId), std::move(request), context, [&] {
+    return std::make_unique<ResponsesResponse>(test::head(kResponseId), std::move(request), context, [&] {
       return std::make_unique<ScriptedParser>(std::move(deltas));
     });
   }
@@ -230,24 +230,24 @@ TEST_F(ResponsesResponseTest, ReasoningCanBeLeftOut) {
 
 TEST_F(ResponsesResponseTest, ItsEndIsKeptWithItsKey) {
   const Made made = stream(kTurn);
-  EXPECT_EQ(store_.find(kId, 4), nullptr);
-  const auto kept = store_.find(kId, 5);
+  EXPECT_EQ(store_.find(kResponseId, 4), nullptr);
+  const auto kept = store_.find(kResponseId, 5);
   ASSERT_NE(kept, nullptr);
   OrderedJson answer = OrderedJson::parse(*kept->answer);
   EXPECT_EQ(answer["output"].dump(), "[]");
   answer["output"] = OrderedJson::parse(*kept->items.back());
   EXPECT_EQ(answer, made.answer);
   EXPECT_EQ(OrderedJson::parse(*kept->items.front())[0]["content"][0]["text"], "hi");
-  EXPECT_TRUE(store_.erase(kId, 5));
+  EXPECT_TRUE(store_.erase(kResponseId, 5));
   stream(kTurn, FinishReason::kStop, "\"store\": false");
-  EXPECT_EQ(store_.find(kId, 5), nullptr);
+  EXPECT_EQ(store_.find(kResponseId, 5), nullptr);
 }
 
 TEST_F(ResponsesResponseTest, IdsOfInputAndOutputDiffer) {
   const Made made = stream(kTurn);
-  const std::string input = OrderedJson::parse(*store_.find(kId, 5)->items.front())[0]["id"];
-  EXPECT_EQ(input.substr(4), kId.substr(5) + "0000");
-  EXPECT_EQ(made.answer["output"][1]["id"], "msg_" + kId.substr(5) + "0002");
+  const std::string input = OrderedJson::parse(*store_.find(kResponseId, 5)->items.front())[0]["id"];
+  EXPECT_EQ(input.substr(4), kResponseId.substr(5) + "0000");
+  EXPECT_EQ(made.answer["output"][1]["id"], "msg_" + kResponseId.substr(5) + "0002");
 }
 
 TEST_F(ResponsesResponseTest, LongInstructionsStandInTheLastEventAlone) {

@@ -14,10 +14,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string get(std::string_view path) {
-  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
-}
-
 class RoutesTest : public ApiServerTest {};
 
 TEST_F(RoutesTest, PingIsHealthByAnyOfItsMethods) {

@@ -11,14 +11,14 @@ namespace {
 using ::testing::HasSubstr;
 using Kind = StructuredOutputs::Kind;
 
-std::shared_ptr<const StructuredOutputs> read(const std::string& fields) {
+std::shared_ptr<const StructuredOutputs> read_fields(const std::string& fields) {
   const OrderedJson body = parse_body("{" + fields + "}");
   return read_structured_outputs(JsonFields(body));
 }
 
-ApiError error_of(const std::string& fields) {
+ApiError fields_error(const std::string& fields) {
   try {
-    read(fields);
+    read_fields(fields);
   } catch (const ApiError& e) {
     return e;
   }
@@ -27,7 +27,7 @@ ApiError error_of(const std::string& fields) {
 }
 
 void expect_read(const std::string& fields, Kind kind, const std::string& source) {
-  const auto outputs = read(fields);
+  const auto outputs = read_fields(fields);
   ASSERT_NE(outputs, nullptr) << fields;
   EXPECT_EQ(outputs->kind, kind) << fields;
   EXPECT_EQ(outputs->source, source) << fields;
@@ -65,23 +65,24 @@ TEST(StructuredFieldsTest, EverySpellingIsUnderstood) {
 }
 
 TEST(StructuredFieldsTest, WhitespaceAndPropertiesAreChosen) {
-  const auto outputs = read(R"("structured_outputs": {"json": {}, "whitespace_pattern": " ?",
+  const auto outputs = read_fields(R"("structured_outputs": {"json": {}, "whitespace_pattern": " ?",
                                "disable_any_whitespace": true, "disable_additional_properties": true})");
   EXPECT_EQ(outputs->whitespace_pattern, " ?");
   EXPECT_TRUE(outputs->disable_any_whitespace && outputs->disable_additional_properties);
   EXPECT_EQ(outputs->whitespace_name, "structured_outputs.whitespace_pattern");
-  EXPECT_EQ(read(R"("guided_json": {}, "guided_whitespace_pattern": "")")->whitespace_pattern, "");
+  EXPECT_EQ(read_fields(R"("guided_json": {}, "guided_whitespace_pattern": "")")->whitespace_pattern, "");
 }
 
 TEST(StructuredFieldsTest, WhatAsksForNothingIsNothing) {
-  EXPECT_EQ(read(""), nullptr);
-  EXPECT_EQ(read(R"("response_format": {"type": "text"}, "structured_outputs": null, "grammar_lazy": false,
+  EXPECT_EQ(read_fields(""), nullptr);
+  EXPECT_EQ(
+      read_fields(R"("response_format": {"type": "text"}, "structured_outputs": null, "grammar_lazy": false,
                     "guided_json": null, "json_schema": "", "grammar": "", "guided_json_object": false)"),
-            nullptr);
+      nullptr);
 }
 
 TEST(StructuredFieldsTest, TwoOfThemAreOneTooMany) {
-  const ApiError error = error_of(R"("response_format": {"type": "json_object"},
+  const ApiError error = fields_error(R"("response_format": {"type": "json_object"},
                                      "structured_outputs": {"regex": "a"})");
   EXPECT_EQ(error.status, 400);
   EXPECT_EQ(error.param, "structured_outputs.regex");
@@ -89,27 +90,29 @@ TEST(StructuredFieldsTest, TwoOfThemAreOneTooMany) {
 }
 
 TEST(StructuredFieldsTest, WhatIsOfAnotherTypeIsNamed) {
-  EXPECT_EQ(error_of(R"("guided_regex": 7)").param, "guided_regex");
-  EXPECT_EQ(error_of(R"("guided_choice": "a")").param, "guided_choice");
-  EXPECT_EQ(error_of(R"("guided_choice": ["a", 3])").param, "guided_choice[1]");
-  EXPECT_EQ(error_of(R"("guided_json": [1])").param, "guided_json");
-  EXPECT_EQ(error_of(R"("structured_outputs": {"json_object": 2})").param, "structured_outputs.json_object");
-  EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema"})").param, "response_format.json_schema");
-  EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})").param,
+  EXPECT_EQ(fields_error(R"("guided_regex": 7)").param, "guided_regex");
+  EXPECT_EQ(fields_error(R"("guided_choice": "a")").param, "guided_choice");
+  EXPECT_EQ(fields_error(R"("guided_choice": ["a", 3])").param, "guided_choice[1]");
+  EXPECT_EQ(fields_error(R"("guided_json": [1])").param, "guided_json");
+  EXPECT_EQ(fields_error(R"("structured_outputs": {"json_object": 2})").param,
+            "structured_outputs.json_object");
+  EXPECT_EQ(fields_error(R"("response_format": {"type": "json_schema"})").param,
+            "response_format.json_schema");
+  EXPECT_EQ(fields_error(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})").param,
             "response_format.json_schema.schema");
   const std::string inner = "response_format.json_schema.";
   for (const auto& [name, value] : {std::pair("strict", "\"perhaps\""), {"name", "5"}, {"description", "[]"}})
-    EXPECT_EQ(error_of(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, ")" +
-                       format_text("{}\": {}}}}}", name, value))
+    EXPECT_EQ(fields_error(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}, ")" +
+                           format_text("{}\": {}}}}}", name, value))
                   .param,
               inner + name);
-  EXPECT_THAT(error_of(R"("response_format": {"type": "xml"})").what(), HasSubstr("not supported"));
+  EXPECT_THAT(fields_error(R"("response_format": {"type": "xml"})").what(), HasSubstr("not supported"));
 }
 
 TEST(StructuredFieldsTest, WhatWouldNotBeEnforcedIsRefused) {
   const auto expect_refused = [](const std::string& fields, const std::string& param,
                                  const std::string& why) {
-    const ApiError error = error_of(fields);
+    const ApiError error = fields_error(fields);
     EXPECT_EQ(error.status, 400);
     EXPECT_EQ(error.param, param) << fields;
     EXPECT_THAT(error.what(), HasSubstr(why));
@@ -131,8 +134,8 @@ TEST(StructuredFieldsTest, WhatWouldNotBeEnforcedIsRefused) {
 
 TEST(StructuredFieldsTest, WhatSaysHowJsonIsWrittenNeedsSome) {
   const auto expect_refused = [](const std::string& fields, const std::string& param) {
-    EXPECT_EQ(error_of(fields).param, param) << fields;
-    EXPECT_THAT(error_of(fields).what(), HasSubstr("is for JSON")) << fields;
+    EXPECT_EQ(fields_error(fields).param, param) << fields;
+    EXPECT_THAT(fields_error(fields).what(), HasSubstr("is for JSON")) << fields;
   };
   expect_refused(R"("guided_whitespace_pattern": " ")", "guided_whitespace_pattern");
   expect_refused(R"("guided_regex": "a", "guided_whitespace_pattern": " ")", "guided_whitespace_pattern");
@@ -141,24 +144,25 @@ TEST(StructuredFieldsTest, WhatSaysHowJsonIsWrittenNeedsSome) {
     expect_refused(begin + R"(, "whitespace_pattern": " "})", "structured_outputs.whitespace_pattern");
     for (const std::string name : {"disable_any_whitespace", "disable_additional_properties"}) {
       expect_refused(begin + format_text(", \"{}\": true}}", name), "structured_outputs." + name);
-      EXPECT_NE(read(begin + format_text(", \"{}\": false}}", name)), nullptr);
+      EXPECT_NE(read_fields(begin + format_text(", \"{}\": false}}", name)), nullptr);
     }
   }
   EXPECT_EQ(
-      error_of(R"("structured_outputs": {"json_object": true, "disable_additional_properties": true})").param,
+      fields_error(R"("structured_outputs": {"json_object": true, "disable_additional_properties": true})")
+          .param,
       "structured_outputs.disable_additional_properties");
-  EXPECT_EQ(read(R"("guided_whitespace_pattern": "")"), nullptr);
-  EXPECT_FALSE(read(R"("guided_regex": "a", "guided_whitespace_pattern": "")")->whitespace_pattern);
-  EXPECT_EQ(error_of(R"("structured_outputs": {"json": {}, "whitespace_pattern": " "},
+  EXPECT_EQ(read_fields(R"("guided_whitespace_pattern": "")"), nullptr);
+  EXPECT_FALSE(read_fields(R"("guided_regex": "a", "guided_whitespace_pattern": "")")->whitespace_pattern);
+  EXPECT_EQ(fields_error(R"("structured_outputs": {"json": {}, "whitespace_pattern": " "},
                         "guided_whitespace_pattern": " ")")
                 .param,
             "guided_whitespace_pattern");
 }
 
 TEST(StructuredFieldsTest, MessagesCallThemByTheirField) {
-  EXPECT_EQ(read(R"("response_format": {"type": "json_object"})")->name, "response_format");
-  EXPECT_EQ(read(R"("structured_outputs": {"regex": "a"})")->name, "structured_outputs.regex");
-  EXPECT_EQ(read(R"("guided_regex": "a")")->name, "guided_regex");
+  EXPECT_EQ(read_fields(R"("response_format": {"type": "json_object"})")->name, "response_format");
+  EXPECT_EQ(read_fields(R"("structured_outputs": {"regex": "a"})")->name, "structured_outputs.regex");
+  EXPECT_EQ(read_fields(R"("guided_regex": "a")")->name, "guided_regex");
 }
 
 }  // namespace

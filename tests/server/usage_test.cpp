@@ -10,7 +10,8 @@ namespace {
 constexpr const char* kCounted = R"("max_tokens": 5, "ignore_eos": true, "return_token_ids": true)";
 constexpr const char* kStreamed =
     R"(, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})";
-constexpr const char* kLong = "the water ran over the stones and the boy looked at the fish that swam in it";
+constexpr const char* kLongText =
+    "the water ran over the stones and the boy looked at the fish that swam in it";
 
 class UsageTest : public ApiServerTest {
  protected:
@@ -99,14 +100,14 @@ TEST_F(UsageTest, PromptsOfACompletionAreCountedEach) {
 
 // A prompt that was computed before comes from the cache in whole blocks of 16, but for its last token.
 TEST_F(UsageTest, TokensOfTheCacheAreCountedExactly) {
-  const std::int64_t tokens = count(prompt(kLong)), cached = (tokens - 1) / 16 * 16;
+  const std::int64_t tokens = count(prompt(kLongText)), cached = (tokens - 1) / 16 * 16;
   ASSERT_GT(cached, 0);
-  const std::string body = "{" + prompt(kLong) + ", " + kCounted;
+  const std::string body = "{" + prompt(kLongText) + ", " + kCounted;
   expect_usage(answer("/v1/completions", body + "}"), tokens, 5, 0);
   expect_usage(answer("/v1/completions", body + "}"), tokens, 5, cached);
   expect_counted(events("/v1/completions", body + kStreamed + "}"), {tokens}, 1, cached);
   const OrderedJson timed =
-      answer("/completion", "{" + prompt(kLong) + R"(, "n_predict": 3, "ignore_eos": true})");
+      answer("/completion", "{" + prompt(kLongText) + R"(, "n_predict": 3, "ignore_eos": true})");
   EXPECT_EQ(timed.at("tokens_evaluated"), tokens);
   EXPECT_EQ(timed.at("tokens_predicted"), 3);
   EXPECT_EQ(timed.at("timings").at("cache_n"), cached);
@@ -143,9 +144,9 @@ TEST_F(UsageTest, ChoicesOfAChatAreCountedEach) {
 }
 
 TEST_F(UsageTest, ResponsesCountExactly) {
-  const std::int64_t tokens = count(messages(kLong)), cached = (tokens - 1) / 16 * 16;
+  const std::int64_t tokens = count(messages(kLongText)), cached = (tokens - 1) / 16 * 16;
   const std::string body =
-      R"({"max_output_tokens": 5, "ignore_eos": true, "input": ")" + std::string(kLong) + '"';
+      R"({"max_output_tokens": 5, "ignore_eos": true, "input": ")" + std::string(kLongText) + '"';
   const auto expect = [&](const OrderedJson& usage, std::int64_t hit) {
     EXPECT_EQ(usage.at("input_tokens"), tokens);
     EXPECT_EQ(usage.at("input_tokens_details").at("cached_tokens"), hit);
@@ -163,15 +164,15 @@ TEST_F(UsageTest, ResponsesCountExactly) {
 }
 
 TEST_F(UsageTest, MessagesCountExactly) {
-  const std::int64_t tokens = count(messages(kLong)), cached = (tokens - 1) / 16 * 16;
-  const std::string body = R"({"max_tokens": 5, "ignore_eos": true, )" + messages(kLong);
+  const std::int64_t tokens = count(messages(kLongText)), cached = (tokens - 1) / 16 * 16;
+  const std::string body = R"({"max_tokens": 5, "ignore_eos": true, )" + messages(kLongText);
   const auto expect = [&](const OrderedJson& usage, std::int64_t hit, std::int64_t output) {
     EXPECT_EQ(usage.at("input_tokens"), tokens - hit) << usage;
     EXPECT_EQ(usage.at("cache_read_input_tokens"), hit) << usage;
     EXPECT_EQ(usage.at("cache_creation_input_tokens"), 0) << usage;
     EXPECT_EQ(usage.at("output_tokens"), output) << usage;
   };
-  EXPECT_EQ(answer("/v1/messages/count_tokens", "{" + messages(kLong) + "}").at("input_tokens"), tokens);
+  EXPECT_EQ(answer("/v1/messages/count_tokens", "{" + messages(kLongText) + "}").at("input_tokens"), tokens);
   expect(answer("/v1/messages", body + "}").at("usage"), 0, 5);
   const auto streamed = events("/v1/messages", body + R"(, "stream": true})");
   ASSERT_GT(streamed.size(), 4U);

@@ -50,6 +50,10 @@ class RunTestsTest(unittest.TestCase):
             ["a_tests", "--gtest_filter=Suite.0:Suite.1:Suite.2"], ["a_tests", "--gtest_filter=Suite.3:Suite.4"],
             ["b_tests", "--gtest_filter=Suite.0"], ["mpirun", "a_tests", "--gtest_filter=Suite.*"]])
 
+    def test_times_are_added_up_over_parameters(self):
+        times = [(1.0, "A/S.One/x"), (3.0, "S.Two"), (2.5, "A/S.One/y")]
+        self.assertEqual(run_tests.sums(times), [(3.5, "A/S.One"), (3.0, "S.Two")])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -23,14 +23,14 @@ using testing::ProgramResult;
 using testing::run_quire;
 using testing::run_shell;
 
-const std::string kToy = std::string(QUIRE_SOURCE_DIR) + "/models/toy";
+const std::string kToyFolder = std::string(QUIRE_SOURCE_DIR) + "/models/toy";
 const std::string kGenerate = " -p 'What is Quire?' --chat --temperature 0 --max-tokens 12";
 
 // A hub that has the bundled model as org/name.
 class CliHubTest : public ::testing::Test {
  protected:
   CliHubTest() {
-    for (const auto& item : std::filesystem::directory_iterator(kToy)) {
+    for (const auto& item : std::filesystem::directory_iterator(kToyFolder)) {
       std::ostringstream text;
       text << std::ifstream(item.path(), std::ios::binary).rdbuf();
       hub_.files[item.path().filename().string()] = text.str();
@@ -54,7 +54,7 @@ class CliHubTest : public ::testing::Test {
 };
 
 TEST_F(CliHubTest, AModelOfTheHubRunsLikeItsDirectory) {
-  const ProgramResult expected = run_quire("generate " + kToy + kGenerate);
+  const ProgramResult expected = run_quire("generate " + kToyFolder + kGenerate);
   const ProgramResult first = run("generate org/name" + kGenerate);
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_EQ(first.out, expected.out);
@@ -73,18 +73,19 @@ TEST_F(CliHubTest, AModelOfTheHubRunsLikeItsDirectory) {
 TEST_F(CliHubTest, WhatNeedsNoWeightsBringsNone) {
   const ProgramResult plan = run("plan org/name --memory 64GiB");
   EXPECT_EQ(plan.code, 0) << plan.err;
-  EXPECT_EQ(plan.out, run_quire("plan " + kToy + " --memory 64GiB").out);
+  EXPECT_EQ(plan.out, run_quire("plan " + kToyFolder + " --memory 64GiB").out);
   const ProgramResult tokens = run("tokenize org/name", "\"What is Quire?\"\n");
   EXPECT_EQ(tokens.code, 0) << tokens.err;
-  EXPECT_EQ(tokens.out, run_quire("tokenize " + kToy, "\"What is Quire?\"\n").out);
+  EXPECT_EQ(tokens.out, run_quire("tokenize " + kToyFolder, "\"What is Quire?\"\n").out);
   EXPECT_EQ(run("detokenize org/name", tokens.out).out, "\"What is Quire?\"\n");
   const std::string context = R"({"messages":[{"role":"user","content":"Hi"}]})";
-  EXPECT_EQ(run("render org/name", context).out, run_quire("render " + kToy, context).out);
+  EXPECT_EQ(run("render org/name", context).out, run_quire("render " + kToyFolder, context).out);
   EXPECT_EQ(hub_.count("GET", "model.safetensors"), 0);
 }
 
 TEST_F(CliHubTest, ADirectoryOfThatNameWins) {
-  const std::string cd = "cd " + home_.path().string() + " && mkdir org && ln -s " + kToy + " org/name && ";
+  const std::string cd =
+      "cd " + home_.path().string() + " && mkdir org && ln -s " + kToyFolder + " org/name && ";
   const ProgramResult result = run_shell(cd + command("plan org/name --memory 64GiB"));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(hub_.requests().size(), 0U);

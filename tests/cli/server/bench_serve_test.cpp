@@ -178,7 +178,7 @@ TEST(BenchServeTest, AllFailingIsAFailure) {
   EXPECT_EQ(result.out.find("2 at once"), std::string::npos) << result.out;
 }
 
-void expect_mistake(const ProgramResult& result, const std::string& message) {
+void expect_bench_mistake(const ProgramResult& result, const std::string& message) {
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, HasSubstr(message));
@@ -187,32 +187,32 @@ void expect_mistake(const ProgramResult& result, const std::string& message) {
 
 TEST(BenchServeTest, AServerThatDoesNotServeIsNamedInOneLine) {
   const FakeOpenAiServer locked({.api_key = "secret"});
-  expect_mistake(bench(locked, ""), "/v1/models: HTTP 401: \"wrong key\"");
-  expect_mistake(bench(locked, "--model m --api-key other"),
-                 "/v1/completions: the first request failed: HTTP 401: \"wrong key\"");
+  expect_bench_mistake(bench(locked, ""), "/v1/models: HTTP 401: \"wrong key\"");
+  expect_bench_mistake(bench(locked, "--model m --api-key other"),
+                       "/v1/completions: the first request failed: HTTP 401: \"wrong key\"");
   const FakeOpenAiServer nameless({.lists_models = false});
-  expect_mistake(bench(nameless, ""), "/v1/models: HTTP 404: \"no such path\"");
-  expect_mistake(bench(nameless, "--model m --endpoint /v2/completions"), "HTTP 404: \"no such path\"");
+  expect_bench_mistake(bench(nameless, ""), "/v1/models: HTTP 404: \"no such path\"");
+  expect_bench_mistake(bench(nameless, "--model m --endpoint /v2/completions"), "HTTP 404: \"no such path\"");
   const FakeOpenAiServer cut({.cut_after = 2});
-  expect_mistake(bench(cut, ""), "/v1/completions: the first request failed: ");
+  expect_bench_mistake(bench(cut, ""), "/v1/completions: the first request failed: ");
   std::string nowhere;
   {
     const FakeOpenAiServer gone({});
     nowhere = gone.url();
   }
-  expect_mistake(run_quire("bench serve --url " + nowhere), nowhere + "/v1/models: Failed to connect");
-  expect_mistake(run_quire("bench serve --url ftp://127.0.0.1"), "ftp");
+  expect_bench_mistake(run_quire("bench serve --url " + nowhere), nowhere + "/v1/models: Failed to connect");
+  expect_bench_mistake(run_quire("bench serve --url ftp://127.0.0.1"), "ftp");
 }
 
 TEST(BenchServeTest, WrongFlagsAreMistakes) {
   const std::string start = "bench serve --url http://127.0.0.1:9 ";
-  expect_mistake(run_quire("bench serve"), "--url is required");
-  expect_mistake(run_quire(start + "--endpoint /v1/embeddings"), "--endpoint is \"/v1/embeddings\"");
-  expect_mistake(run_quire(start + "--request-rate 1,2 --max-concurrency 1,2"), "both are lists");
-  expect_mistake(run_quire(start + "--request-rate 0"), "--request-rate");
-  expect_mistake(run_quire(start + "--max-concurrency 0"), "--max-concurrency");
-  expect_mistake(run_quire(start + "--percentiles 101"), "--percentiles");
-  expect_mistake(run_quire(start + "--plot /nowhere/a.svg"), "cannot write /nowhere/a.svg");
+  expect_bench_mistake(run_quire("bench serve"), "--url is required");
+  expect_bench_mistake(run_quire(start + "--endpoint /v1/embeddings"), "--endpoint is \"/v1/embeddings\"");
+  expect_bench_mistake(run_quire(start + "--request-rate 1,2 --max-concurrency 1,2"), "both are lists");
+  expect_bench_mistake(run_quire(start + "--request-rate 0"), "--request-rate");
+  expect_bench_mistake(run_quire(start + "--max-concurrency 0"), "--max-concurrency");
+  expect_bench_mistake(run_quire(start + "--percentiles 101"), "--percentiles");
+  expect_bench_mistake(run_quire(start + "--plot /nowhere/a.svg"), "cannot write /nowhere/a.svg");
 }
 
 // Of six requests under way at most, the first two are answered; the sixth that is not interrupts the

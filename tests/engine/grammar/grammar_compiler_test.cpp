@@ -19,7 +19,7 @@ namespace quire {
 namespace {
 
 using ::testing::HasSubstr;
-using Result = GrammarCompiler::Result;
+using Compiled = GrammarCompiler::Result;
 
 class GrammarCompilerTest : public ::testing::Test {
  protected:
@@ -37,9 +37,10 @@ class GrammarCompilerTest : public ::testing::Test {
     return std::make_shared<const StructuredOutputs>(
         StructuredOutputs{.kind = StructuredOutputs::Kind::kRegex, .source = source});
   }
-  static Result result_of(GrammarCompiler& compiler, const std::string& source) {
-    std::promise<Result> done;
-    const auto held = compiler.compile(regex(source), [&](const Result& result) { done.set_value(result); });
+  static Compiled result_of(GrammarCompiler& compiler, const std::string& source) {
+    std::promise<Compiled> done;
+    const auto held =
+        compiler.compile(regex(source), [&](const Compiled& result) { done.set_value(result); });
     return done.get_future().get();
   }
 
@@ -61,7 +62,7 @@ TEST_F(GrammarCompilerTest, KeepsWhatNobodyHasAsFarAsThereIsRoom) {
   EXPECT_EQ(num_compiled_, 1);
   // Whoever has compiled it lets go of it a moment after the result.
   wait_until([&] { return result_of(*narrow, "a").make && num_compiled_ >= 3; });
-  const Result held = result_of(*narrow, "a");
+  const Compiled held = result_of(*narrow, "a");
   const int before = num_compiled_;
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(result_of(*narrow, "a").make);
   EXPECT_EQ(num_compiled_, before) << "a request has it";
@@ -85,7 +86,7 @@ TEST_F(GrammarCompilerTest, MemoryDoesNotGrowWithTheNumberOfSchemas) {
                                              R"(: {"type": "integer"}}, "required": [)" + key + "]}"};
     std::promise<bool> done;
     const auto held = pool->compile(std::make_shared<const StructuredOutputs>(source),
-                                    [&](const Result& result) { done.set_value(bool{result.make}); });
+                                    [&](const Compiled& result) { done.set_value(bool{result.make}); });
     ASSERT_TRUE(done.get_future().get());
     if (i == number / 4) before = bytes();
   }
@@ -104,12 +105,12 @@ TEST_F(GrammarCompilerTest, ManyLongSourcesDelayNoShortOne) {
   std::vector<std::shared_ptr<const void>> held;
   for (int i = 0; i < 12; ++i)
     held.push_back(pool->compile(regex(std::string(20000, 'a') + std::to_string(i)),
-                                 [&](const Result& result) { num_done += result.make ? 1 : 0; }));
+                                 [&](const Compiled& result) { num_done += result.make ? 1 : 0; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for every thread that takes one to have it
   holds_up = false;
-  std::promise<Result> got;
-  held.push_back(pool->compile(regex("a"), [&](const Result& result) { got.set_value(result); }));
-  std::future<Result> short_one = got.get_future();
+  std::promise<Compiled> got;
+  held.push_back(pool->compile(regex("a"), [&](const Compiled& result) { got.set_value(result); }));
+  std::future<Compiled> short_one = got.get_future();
   EXPECT_EQ(short_one.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   release.set_value();
   wait_until([&] { return num_done == 12; });
@@ -119,9 +120,9 @@ TEST_F(GrammarCompilerTest, ManyLongSourcesDelayNoShortOne) {
 TEST_F(GrammarCompilerTest, RefusesMoreWhereThoseOfRequestsAreTooLarge) {
   const auto full = compiler({.kept_bytes = 1, .bytes = 1});
   {
-    const Result held = result_of(*full, "a");
+    const Compiled held = result_of(*full, "a");
     ASSERT_TRUE(held.make);
-    const Result refused = result_of(*full, "b");
+    const Compiled refused = result_of(*full, "b");
     EXPECT_FALSE(refused.make);
     EXPECT_FALSE(refused.is_request_at_fault);
     EXPECT_THAT(refused.error, HasSubstr("try again later"));

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 constexpr TokenId kEos = 0, kThink = 1, kEndThink = 2, kA = 3, kB = 4, kEnd = 5, kEndOfTag = 6,
                   kEndAndMore = 7;
 
-constexpr std::size_t kVocabulary = 320;
+constexpr std::size_t kConstrained = 320;
 
 class TokenConstraintTest : public ::testing::Test {
  protected:
@@ -29,7 +29,7 @@ class TokenConstraintTest : public ::testing::Test {
     std::vector<grammar::TokenText> tokens = {{"<eos>", true},     {"<think>", true}, {"</think>", true},
                                               {"a", false},        {"b", false},      {"</", false},
                                               {"think>\n", false}, {"think>a", false}};
-    tokens.resize(kVocabulary);
+    tokens.resize(kConstrained);
     const auto vocabulary =
         std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int>{kEos});
     const auto source = std::make_shared<const StructuredOutputs>(StructuredOutputs{
@@ -42,7 +42,7 @@ class TokenConstraintTest : public ::testing::Test {
 
   // The tokens that may follow; none: any.
   static std::vector<TokenId> allowed(TokenConstraint& constraint, const std::vector<TokenId>& output) {
-    std::vector<std::uint32_t> mask(kVocabulary / 32);
+    std::vector<std::uint32_t> mask(kConstrained / 32);
     std::vector<TokenId> ids;
     if (!constraint.fill_mask(output, mask)) return ids;
     for (TokenId id = 0; id < 32; ++id)

@@ -12,11 +12,11 @@ using ::testing::HasSubstr;
 constexpr const char* kPoint = R"({"type": "object", "properties": {"x": {"type": "integer", "maximum": 99,
   "minimum": 0}, "kind": {"enum": ["a", "b"]}}, "required": ["x", "kind"], "additionalProperties": false})";
 
-std::string chat_with(const std::string& fields) {
+std::string structured_chat(const std::string& fields) {
   return R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 600, "temperature": 0, )" +
          fields + "}";
 }
-std::string completion_with(const std::string& fields) {
+std::string structured_completion(const std::string& fields) {
   return R"({"prompt": "Once upon a time", "max_tokens": 600, "seed": 3, )" + fields + "}";
 }
 
@@ -25,7 +25,7 @@ class StructuredOutputsServerTest : public ApiServerTest {
   void SetUp() override { start(); }
 
   std::string chat(const std::string& fields) const {
-    const HttpReply reply = ask("/v1/chat/completions", chat_with(fields));
+    const HttpReply reply = ask("/v1/chat/completions", structured_chat(fields));
     EXPECT_EQ(reply.status, 200) << reply.body;
     return json_of(reply)["choices"][0]["message"]["content"].get<std::string>();
   }
@@ -52,7 +52,7 @@ TEST_F(StructuredOutputsServerTest, AnswersAreWhatWasAskedFor) {
 
 TEST_F(StructuredOutputsServerTest, StreamsAreTheSame) {
   const std::string fields = R"("structured_outputs": {"json": )" + std::string(kPoint) + "}";
-  const HttpReply reply = ask("/v1/chat/completions", chat_with(fields + R"(, "stream": true)"));
+  const HttpReply reply = ask("/v1/chat/completions", structured_chat(fields + R"(, "stream": true)"));
   std::string text;
   for (std::size_t at = 0; (at = reply.body.find("data: {", at)) != std::string::npos; ++at) {
     const OrderedJson chunk =
@@ -65,9 +65,10 @@ TEST_F(StructuredOutputsServerTest, StreamsAreTheSame) {
 
 TEST_F(StructuredOutputsServerTest, AWrongSourceIsTheClientsFaultInStreamsToo) {
   for (const char* stream : {"false", "true"}) {
-    const HttpReply reply = ask(
-        "/v1/completions", completion_with(std::string(R"("stream": )") + stream +
-                                           R"(, "guided_json": {"properties": {"a": {"type": "thing"}}})"));
+    const HttpReply reply =
+        ask("/v1/completions",
+            structured_completion(std::string(R"("stream": )") + stream +
+                                  R"(, "guided_json": {"properties": {"a": {"type": "thing"}}})"));
     EXPECT_EQ(reply.status, 400) << reply.body;
     EXPECT_THAT(error_of(reply), AllOf(HasSubstr("guided_json is refused"), HasSubstr("/properties/a")));
     EXPECT_EQ(json_of(reply)["error"]["param"], "guided_json");
@@ -77,9 +78,10 @@ TEST_F(StructuredOutputsServerTest, AWrongSourceIsTheClientsFaultInStreamsToo) {
 
 TEST_F(StructuredOutputsServerTest, ASourceThatIsTooLongIsCalledByItsField) {
   const std::string schema = R"({"type": "string", "description": ")" + std::string(1 << 20, 'x') + "\"}";
-  const HttpReply format = ask(
-      "/v1/chat/completions",
-      chat_with(R"("response_format": {"type": "json_schema", "json_schema": {"schema": )" + schema + "}}"));
+  const HttpReply format =
+      ask("/v1/chat/completions",
+          structured_chat(R"("response_format": {"type": "json_schema", "json_schema": {"schema": )" +
+                          schema + "}}"));
   EXPECT_EQ(format.status, 400);
   EXPECT_EQ(json_of(format)["error"]["param"], "response_format");
   EXPECT_THAT(error_of(format), HasSubstr("response_format has a source of"));
@@ -89,7 +91,7 @@ TEST_F(StructuredOutputsServerTest, ALimitThatIsMetWhileGeneratingIsTheClientsFa
   std::string deep = "a";
   for (int i = 0; i < 1200; ++i) deep += "b?";
   const HttpReply reply =
-      ask("/v1/completions", completion_with(R"("structured_outputs": {"regex": ")" + deep + "\"}"));
+      ask("/v1/completions", structured_completion(R"("structured_outputs": {"regex": ")" + deep + "\"}"));
   EXPECT_EQ(reply.status, 400) << reply.body;
   EXPECT_EQ(json_of(reply)["error"]["param"], "structured_outputs.regex");
   EXPECT_THAT(error_of(reply), HasSubstr("cannot be met: the grammar is nested too deep"));

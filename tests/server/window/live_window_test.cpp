@@ -9,9 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kLong =
-    R"({"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": true, "stream": true})";
-
 class LiveWindowTest : public ApiServerTest {
  protected:
   void open(const ApiServerConfig& config = quiet(), bool with_text = false) {
@@ -75,7 +72,7 @@ TEST_F(LiveWindowTest, FollowsASequenceFromItsPromptToItsEnd) {
   EXPECT_TRUE(first.at("sequences").empty());
 
   HttpClient client = connect();
-  client.send(post_json("/v1/completions", kLong));
+  client.send(post_json("/v1/completions", kLongCompletion));
   const Json decoding =
       follow(watcher, std::move(first), [](const Json& frame) { return has_state(frame, "decoding"); });
   const Json& sequence = decoding.at("sequences").begin().value();
@@ -109,7 +106,7 @@ TEST_F(LiveWindowTest, TextsAreShownOnlyWhereTheyAreAskedFor) {
   HttpClient watcher = connect();
   watcher.send(get("/window/state"));
   HttpClient client = connect();
-  client.send(post_json("/v1/completions", kLong));
+  client.send(post_json("/v1/completions", kLongCompletion));
   const Json frame =
       follow(watcher, next(watcher), [](const Json& state) { return has_state(state, "decoding"); });
   EXPECT_NE(frame.at("sequences").begin().value().at("text"), "");
