@@ -138,7 +138,7 @@ TEST(BenchCostsTest, WhatAnEngineRecordsIsFittedAndSimulated) {
   const std::string costs = directory.path() / "costs.json", trace = directory.path() / "trace";
   const ProgramResult measured =
       run_quire("bench costs --cpu-threads 1 --max-num-seqs 8 --max-model-len 256 " +
-                ("--seconds 1 --output " + costs));
+                ("--seconds 3 --output " + costs));
   ASSERT_EQ(measured.code, 0) << measured.err;
   EXPECT_NE(measured.out.find(" steps, "), std::string::npos);
   const ProgramResult recorded = run_quire(
