@@ -18,9 +18,7 @@ constexpr int kDim = 128;                     // rows and columns of a state
 constexpr int kParts = kDim / kBlockColumns;  // whose columns delta_step.cu's blocks have
 constexpr int kPartThreads = 32 * kDeltaWarps;
 constexpr int kThreads = kParts * kPartThreads;
-constexpr int kRows = kDim / kRowStep;  // of a thread
 constexpr int kStates = 3;
-constexpr unsigned kStateBytes = kDim * kDim * sizeof(float);
 
 struct Shared {
   float states[kStates][kDim * kDim];
@@ -31,6 +29,9 @@ struct Shared {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+constexpr int kRows = kDim / kRowStep;  // of a thread
+constexpr unsigned kStateBytes = kDim * kDim * sizeof(float);
 
 // A value head of a sequence. from: -1 of a sequence that begins; to: -1 of none.
 struct Turn {
