@@ -158,11 +158,16 @@ void LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, co
 
 namespace {
 
-// Where cuBLASLt is slower: batches that do not fill the card, on weights that do not either.
+// Where cuBLASLt is slower: batches that do not fill the card.
 bool prefers_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
-  constexpr std::int64_t kMaxTokens = 192;
-  constexpr std::int64_t kMaxWeights = 6144 * 1024;
-  return x.dim(0) <= kMaxTokens && weight.numel() <= kMaxWeights && has_batched_matmul(x, weight, gated);
+  constexpr std::int64_t kMaxTokens = 64;
+  constexpr std::int64_t kMaxWeights = 12288 * 4096;  // for each of a gated pair
+  constexpr std::int64_t kMaxTokensOfSmall = 144;
+  constexpr std::int64_t kSmallWeights = 4096 * 1024;
+  const std::int64_t tokens = x.dim(0), weights = weight.numel() / (gated ? 2 : 1);
+  const bool is_faster =
+      tokens <= kMaxTokens ? weights <= kMaxWeights : tokens <= kMaxTokensOfSmall && weights <= kSmallWeights;
+  return is_faster && has_batched_matmul(x, weight, gated);
 }
 
 }  // namespace

@@ -14,11 +14,12 @@
 // Of E4M3, whose products tensor cores sum with some 14 bits (DeepSeek-AI, "DeepSeek-V3 technical report",
 // 2024), each slice is summed on its own and added in float32; the sums are scaled as they are written.
 //
-// On an H200, a layer of Qwen3-0.6B (31.5 MB of weights: 7.2 us at 4.4 TB/s) with its products and three
-// norms between them, in a graph of 28 layers: 22 us at 32 tokens (cuBLASLt: 33), 28 at 96 (35), 31 at 128
-// (35), 34 at 192 (39). Without the norms, 1.3 us each, that is 40 % of the bandwidth at 32 tokens and 27 %
-// at 128: most of the rest is kernels waiting for those in front. From 224 tokens on cuBLASLt is as fast; so
-// it is for weights of 8B models from 64 tokens on, which fill the card by themselves.
+// On an H200, a layer of Qwen3-0.6B (31.5 MB of weights: 7.2 us at 4.4 TB/s), its products with three norms
+// between them in a graph of 28 layers: 22.4 us at 32 tokens (cuBLASLt: 29.7), 27.8 at 64 (30.8), 28.2 at 96
+// (32.3), 30.9 at 128 (32.6), 32.5 at 144 (34.2). Without the norms, 1.3 us each, that is 40 % of the
+// bandwidth at 32 tokens and 26 % at 128: most of the rest is kernels waiting for those in front. Of 8B 112
+// us at 32 tokens (120) and 117 at 64 (123), as its weights fill the card by themselves. Beyond that cuBLASLt
+// is faster.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -28,15 +28,18 @@ struct BatchedPlan {
 
 // tokens by rows of the weight, over `slices` of k. Found by timing products in graphs. In any order, of 17
 // to 256 tokens: narrow tiles and many blocks beat wide tiles that are split; a split pays where k is long,
-// and never beyond 4. In a fixed order the same split must do for one token, which wants more, and for
-// thousands, for which a split of 2 costs a fifth; there the tiles are the largest that make blocks enough,
-// and fewer blocks than multiprocessors have deep rings.
+// and never beyond 4. Three blocks share a multiprocessor where only so all have a place at once, and one has
+// it alone where they are few or long; else two do, and a short product's leave room for the next one's. In a
+// fixed order the same split must do for one token, which wants more, and for thousands, for which a split of
+// 2 costs a fifth; there the tiles are the largest that make blocks enough, and fewer blocks than
+// multiprocessors have deep rings.
 inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrder order) {
   constexpr int kMultiprocessors = 132;
   constexpr int kFewBlocks = 96;
   constexpr int kSplitSlices = 16;                     // of k: more of them are split
+  constexpr int kLongSlices = 32;                      // of k: a block reads for long
   constexpr int kSplitBlocks = 192;                    // at most, by splitting
-  constexpr int kSingleBlocks = 2 * kMultiprocessors;  // more are merged
+  constexpr int kSingleBlocks = 3 * kMultiprocessors;  // more are merged
   const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
   using P = BatchedPlan;
   const int row_groups = ceil_div(rows, P::kGroupRows);
@@ -61,6 +64,13 @@ inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrde
     const int unsplit = row_groups * token_tiles;
     plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / unsplit, 1, 4) : 1;
     plan.groups = unsplit > kSingleBlocks ? P::kMaxGroups : 1;
+    const int count = unsplit * plan.split;
+    const bool is_long = plan.split == 1 && (plan.tile_tokens > 32 || slices >= kLongSlices);
+    if (2 * count <= kMultiprocessors || (is_long && count <= kMultiprocessors) || plan.groups > 1) {
+      most_bytes = P::kMaxSharedBytes;
+    } else if (unsplit > 2 * kMultiprocessors) {
+      most_bytes = P::kThirdSharedBytes;
+    }
   }
   plan.stages = std::min({P::kMaxStages, ceil_div(slices, plan.split), most_bytes / plan.stage_bytes()});
   return plan;
