@@ -103,7 +103,7 @@ class Bench {
     for (std::size_t at = 0; at + codes.size() <= kPoolBytes; at += codes.size())
       check(cudaMemcpy(pool_ + at, codes.data(), codes.size(), cudaMemcpyHostToDevice), "upload");
     for (const Shape& shape : kShapes) {
-      const WeightGroup group{{}, named.format, shape.out_features, shape.in_features};
+      const WeightGroup group{sample.tensors, named.format, shape.out_features, shape.in_features};
       W8a8Matrix matrix = w8a8_matrix(pool_, {&group, 1});
       matrix.scales = row_scales_.data_as<const float>();
       const auto multiply = [&](const std::byte* at, const Tensor& out, const Tensor& x) {
