@@ -34,6 +34,12 @@ class GpuModule {
   }
 
   const ModuleReport& report() const { return report_; }
+  ModuleReport report_with_memory() const {
+    if (report_devices_ == nullptr) return report_;
+    ModuleReport report;
+    report_devices_(report, true);
+    return report;
+  }
 
   std::unique_ptr<Backend> open(const ModuleOptions& options) const {
     if (!report_.problem.empty()) fail("{}", report_.problem);
@@ -57,12 +63,13 @@ class GpuModule {
       return;
     }
     open_ = reinterpret_cast<OpenBackend>(dlsym(module, kOpenBackend));
-    const auto report_devices = reinterpret_cast<ReportDevices>(dlsym(module, kReportDevices));
-    QUIRE_CHECK(open_ != nullptr && report_devices != nullptr, "{} is not of this program", path.string());
-    report_devices(report_);
+    report_devices_ = reinterpret_cast<ReportDevices>(dlsym(module, kReportDevices));
+    QUIRE_CHECK(open_ != nullptr && report_devices_ != nullptr, "{} is not of this program", path.string());
+    report_devices_(report_, false);
   }
 
   ModuleReport report_;
+  ReportDevices report_devices_ = nullptr;
   OpenBackend open_ = nullptr;
 };
 
@@ -112,7 +119,7 @@ MachineReport inspect_machine() {
   report.cpu_problem = why_slow();
   report.cores = usable_cores();
   report.memory = make_cpu_backend(CpuIsa::kReference, 1)->total_memory();
-  report.gpus = GpuModule::get().report();
+  report.gpus = GpuModule::get().report_with_memory();
   return report;
 }
 

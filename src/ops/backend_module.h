@@ -13,8 +13,8 @@ namespace quire {
 
 struct DeviceInfo {
   std::string name;
-  std::string architecture;  // as the vendor numbers it: "9.0"
-  std::size_t total_memory = 0;
+  std::string architecture;      // as the vendor numbers it: "9.0"
+  std::size_t total_memory = 0;  // bytes; 0: not asked for
   std::size_t free_memory = 0;
 };
 
@@ -29,8 +29,8 @@ struct ModuleOptions {
   bool deterministic = false;  // a row's bits depend on that row alone
 };
 
-// What is there; throws nothing.
-using ReportDevices = void (*)(ModuleReport& report);
+// What is there; throws nothing. To read a device's memory takes some of it for as long as the process lives.
+using ReportDevices = void (*)(ModuleReport& report, bool with_memory);
 inline constexpr char kReportDevices[] = "quire_report_devices";
 // Error where the device cannot be used.
 using OpenBackend = void (*)(const ModuleOptions& options, std::unique_ptr<Backend>& backend);

@@ -12,7 +12,7 @@ constexpr int kMinMajor = 8;
 
 std::string version(int number) { return format_text("{}.{}", number / 1000, number % 1000 / 10); }
 
-void describe_devices(ModuleReport& report) {
+void describe_devices(ModuleReport& report, bool with_memory) {
   int driver = 0;
   int runtime = 0;
   check(cudaRuntimeGetVersion(&runtime), "reading the runtime's version");
@@ -35,12 +35,23 @@ void describe_devices(ModuleReport& report) {
     DeviceInfo& device = report.devices.emplace_back();
     device.name = properties.name;
     device.architecture = format_text("{}.{}", properties.major, properties.minor);
+    if (!with_memory) continue;
     check(cudaSetDevice(i), "choosing a device");
     check(cudaMemGetInfo(&device.free_memory, &device.total_memory), "reading a device's memory");
-    if (properties.major < kMinMajor) {
-      fail("{} has compute capability {}; {}.0 or newer is needed", device.name, device.architecture,
-           kMinMajor);
-    }
+  }
+}
+
+void check_device(const ModuleReport& report, int index) {
+  if (!report.problem.empty()) fail("{}", report.problem);
+  if (index < 0 || index >= std::ssize(report.devices)) {
+    fail("GPU {} is not there; this machine has {}", index, report.devices.size());
+  }
+  int major = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "compute capability");
+  if (major < kMinMajor) {
+    const DeviceInfo& device = report.devices[static_cast<std::size_t>(index)];
+    fail("{} has compute capability {}; {}.0 or newer is needed", device.name, device.architecture,
+         kMinMajor);
   }
 }
 
@@ -49,9 +60,10 @@ void describe_devices(ModuleReport& report) {
 
 extern "C" {
 
-__attribute__((visibility("default"))) void quire_report_devices(quire::ModuleReport& report) {
+__attribute__((visibility("default"))) void quire_report_devices(quire::ModuleReport& report,
+                                                                 bool with_memory) {
   try {
-    quire::cuda::describe_devices(report);
+    quire::cuda::describe_devices(report, with_memory);
   } catch (const std::exception& e) {
     report.problem = e.what();
   }
@@ -60,11 +72,8 @@ __attribute__((visibility("default"))) void quire_report_devices(quire::ModuleRe
 __attribute__((visibility("default"))) void quire_open_backend(const quire::ModuleOptions& options,
                                                                std::unique_ptr<quire::Backend>& backend) {
   quire::ModuleReport report;
-  quire_report_devices(report);
-  if (!report.problem.empty()) quire::fail("{}", report.problem);
-  if (options.device < 0 || options.device >= std::ssize(report.devices)) {
-    quire::fail("GPU {} is not there; this machine has {}", options.device, report.devices.size());
-  }
+  quire_report_devices(report, false);
+  quire::cuda::check_device(report, options.device);
   backend = std::make_unique<quire::cuda::CudaBackend>(options);
 }
 
