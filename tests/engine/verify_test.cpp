@@ -118,13 +118,16 @@ constexpr RoundedCache kRoundedCaches[] = {
     {"starcoder2", 0.0463, 0.0865},
 };
 
-// Kernels, by the CPU's own choice where there is no name, and the type of activations.
-using CacheWay = std::pair<std::string, std::string>;
+struct CacheWay {
+  std::string kernels;  // auto: the CPU's own choice
+  std::string dtype;    // of activations
+  int ranks;
+};
 std::vector<CacheWay> cache_ways() {
-  std::vector<CacheWay> ways = {{"auto", "float32"}};
-  if (inspect_machine().gpus.problem.empty()) {
-    ways.insert(ways.end(), {{"cuda_deterministic", "float32"}, {"cuda", "float16"}});
-  }
+  std::vector<CacheWay> ways = {{"auto", "float32", 1}, {"auto", "float32", 2}};
+  if (testing::num_gpus() > 0)
+    ways.insert(ways.end(), {{"cuda_deterministic", "float32", 1}, {"cuda", "float16", 1}});
+  if (testing::num_gpus() > 1) ways.push_back({"cuda_deterministic", "float32", 2});
   return ways;
 }
 
@@ -132,13 +135,14 @@ class CodedCacheTest : public ::testing::TestWithParam<std::tuple<RoundedCache, 
 
 TEST_P(CodedCacheTest, DiffersFromHuggingFaceByWhatTheRoundingMakes) {
   const auto& [test, way] = GetParam();
-  const auto& [kernels, dtype] = way;
+  const auto& [kernels, dtype, ranks] = way;
   if (!std::filesystem::exists(testing::golden_directory(test.model)))
     GTEST_SKIP() << test.model << " is not there";
   for (const auto& [cache, expected] : {std::pair("fp8", test.e4m3), {"fp8_e5m2", test.e5m2}}) {
     EngineConfig config = testing::golden_config(test.model, dtype);
     testing::use_kernels(config, kernels);
     config.kv_cache_dtype = cache;
+    config.tensor_parallel_size = ranks;
     double error = 0;
     verify(config, [&](const VerifyResult& result) { error = std::max(error, result.error); });
     // Other activations are rounded to other codes here and there.
@@ -151,7 +155,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, CodedCacheTest,
                                             ::testing::ValuesIn(cache_ways())),
                          [](const auto& test) {
                            const CacheWay& way = std::get<1>(test.param);
-                           return testing::test_name({std::get<0>(test.param).model, way.second, way.first});
+                           return testing::test_name({std::get<0>(test.param).model, way.dtype, way.kernels,
+                                                      std::to_string(way.ranks)});
                          });
 
 // A value's scale of 2^20 makes zeros of all values.
