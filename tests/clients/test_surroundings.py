@@ -1,4 +1,4 @@
-"""What is around a server fails: disks are full, and the clock jumps."""
+"""What is around a server fails: disks are full, the clock jumps, and the GPU's driver is old."""
 
 import http.client
 import json
@@ -10,7 +10,10 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from conftest import is_idle, wait_until
+from scripted_model import BUNDLED
 
 TEXT = "/v1/completions"
 ASK = {"prompt": "Once there was", "temperature": 0, "max_tokens": 24, "ignore_eos": True}
@@ -86,3 +89,19 @@ def test_a_clock_that_jumps_ends_nothing(start, tmp_path):
     assert metrics["http_request_duration_seconds_sum"] < HOUR / 2
     wait_until(lambda: is_idle(server))
     server.stop()
+
+
+def test_an_old_driver_is_told_in_a_line_at_once(binary, tmp_path):
+    driver = "int cuDriverGetVersion(int* version) { *version = 12040; return 0; }"
+    compiler = ["cc", "-x", "c", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", "-"]
+    subprocess.run(compiler, input=driver, text=True, check=True)
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    command = [binary, "generate", BUNDLED, "--prompt", "hello", "--device", "cuda"]
+    began = time.monotonic()
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    if "built without CUDA" in run.stderr:
+        pytest.skip("built without CUDA")
+    assert run.returncode == 2 and not run.stdout
+    [line] = run.stderr.splitlines()
+    assert "the NVIDIA driver is too old: it serves CUDA 12.4, and 13.0 is needed" in line
+    assert time.monotonic() - began < 2
