@@ -62,7 +62,7 @@ int Render::run() const {
     // As transformers has it: templates tell "none" from "undefined".
     if (context.is_object() && !context.contains("tools")) context["tools"] = nullptr;
     try {
-      result = join_pieces(chat_template.render(std::move(context), time));
+      result = join_pieces(chat_template.render(std::move(context), {time}));
     } catch (const Error& e) {
       result = {{"error", e.what()}};
     }

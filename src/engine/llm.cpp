@@ -203,7 +203,7 @@ std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage
     context["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
   context["add_generation_prompt"] = true;
-  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), local_time()),
+  return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), {local_time()}),
                                           false);
 }
 

@@ -67,7 +67,7 @@ std::vector<TextPiece> Chat::render(OrderedJson request) const {
   }
   if (!instead && !template_) throw Error(why_none_);
   std::vector<TextPiece> pieces =
-      (instead ? instead : template_)->render(std::move(request.at("context")), local_time());
+      (instead ? instead : template_)->render(std::move(request.at("context")), {local_time()});
   if (const OrderedJson& last = request.at("cut_after"); !last.is_null())
     cut_after(pieces, last.get<std::string>());
   return pieces;

@@ -174,8 +174,13 @@ const CheckpointChatTemplate& ApiService::chat_template() const {
   return *chat_template_;
 }
 
-std::vector<TokenId> ApiService::chat_tokens(const ChatRequest& request) const {
-  return tokenize_chat(request, render_chat(request, chat_template(), local_time()), model_);
+// As long as the client waits for it.
+std::vector<TextPiece> ApiService::render(const Exchange& exchange, const ChatRequest& request) const {
+  return render_chat(request, chat_template(), {local_time(), [&] { return exchange.is_gone(); }});
+}
+
+std::vector<TokenId> ApiService::chat_tokens(const Exchange& exchange, const ChatRequest& request) const {
+  return tokenize_chat(request, render(exchange, request), model_);
 }
 
 ResponseHead ApiService::response_head(const char* prefix, const Exchange& exchange,
@@ -220,7 +225,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRequest request,
                                const MakeChatResponse& make_response) {
-  const std::vector<TextPiece> pieces = render_chat(request, chat_template(), local_time());
+  const std::vector<TextPiece> pieces = render(*exchange, request);
   for (OrderedJson& tool : request.late_tools) request.context["tools"].push_back(std::move(tool));
   dialects::OutputFormat format = output_format_;
   if (!request.parse_tools) format.tool_calls = nullptr;
@@ -253,12 +258,13 @@ void ApiService::count_tokens(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
   const ChatRequest request = parse_messages_request(
       exchange->take_body(), {.model = model_, .format = content_format_, .only_counts = true});
-  exchange->send_json(200, {{"input_tokens", chat_tokens(request).size()}});
+  exchange->send_json(200, {{"input_tokens", chat_tokens(*exchange, request).size()}});
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
-  exchange->send_json(200, tokenize_body(exchange->take_body(), model_, content_format_,
-                                         [&](const ChatRequest& chat) { return chat_tokens(chat); }));
+  exchange->send_json(200,
+                      tokenize_body(exchange->take_body(), model_, content_format_,
+                                    [&](const ChatRequest& chat) { return chat_tokens(*exchange, chat); }));
 }
 
 void ApiService::detokenize(const std::shared_ptr<Exchange>& exchange) {
@@ -303,9 +309,9 @@ void ApiService::llama_complete(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::apply_template(const std::shared_ptr<Exchange>& exchange) {
-  const CheckpointChatTemplate& chat = chat_template();
+  chat_template();  // as in chat()
   const ChatRequest request = parse_chat_request(exchange->take_body(), model_, content_format_);
-  exchange->send_json(200, {{"prompt", join_pieces(render_chat(request, chat, local_time()))}});
+  exchange->send_json(200, {{"prompt", join_pieces(render(*exchange, request))}});
 }
 
 void ApiService::show_props(const std::shared_ptr<Exchange>& exchange) {

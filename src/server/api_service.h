@@ -88,7 +88,8 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
       std::function<std::unique_ptr<Response>(ChatRequest request, const MakeParser& make_parser)>;
 
   const CheckpointChatTemplate& chat_template() const;
-  std::vector<TokenId> chat_tokens(const ChatRequest& request) const;
+  std::vector<TextPiece> render(const Exchange& exchange, const ChatRequest& request) const;
+  std::vector<TokenId> chat_tokens(const Exchange& exchange, const ChatRequest& request) const;
   void generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
                 std::vector<EngineRequest> prompts);
   // Answers a chat with what `make_response` makes of the request, its context spent.

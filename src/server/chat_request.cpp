@@ -188,10 +188,10 @@ ContentFormat content_format(const CheckpointChatTemplate& chat_template) {
 }
 
 std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
-                                   const std::tm& now) {
+                                   const RenderOptions& options) {
   std::vector<TextPiece> pieces;
   try {
-    pieces = chat_template.render(request.context, now);
+    pieces = chat_template.render(request.context, options);
   } catch (const Error& e) {
     throw ApiError(400, without_path(e.what()), "messages");
   }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ctime>
 #include <optional>
 #include <string>
 
@@ -33,10 +32,9 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
 // What a model's template wants, found by rendering.
 ContentFormat content_format(const CheckpointChatTemplate& chat_template);
 
-// The conversation as the model's template spells it. ApiError where the template refuses it; `now` is what
-// it takes for the time.
+// The conversation as the model's template spells it. ApiError where the template refuses it.
 std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
-                                   const std::tm& now);
+                                   const RenderOptions& options);
 
 // The tokens of such a prompt. What stands in a message never becomes a special token.
 std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,

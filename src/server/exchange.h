@@ -51,6 +51,7 @@ class Exchange {
   // The answer, before any event.
   void fail(const ApiError& error, HttpHeaders headers = {});
   // As HttpResponder's.
+  bool is_gone() const { return responder_->is_gone(); }
   void on_disconnect(std::function<void()> gone) { responder_->on_disconnect(std::move(gone)); }
 
  private:

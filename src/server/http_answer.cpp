@@ -94,6 +94,11 @@ void HttpResponder::end() {
                       form_.keep_alive ? Then::kNextRequest : Then::kClose);
 }
 
+bool HttpResponder::is_gone() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::kGone;
+}
+
 void HttpResponder::on_disconnect(std::function<void()> gone) {
   {
     const std::lock_guard lock(mutex_);

@@ -42,6 +42,7 @@ class HttpResponder {
   void write(std::string bytes);
   void end();
 
+  bool is_gone() const;  // the client
   // `gone` is called once if the client goes, or is cut, before send or end; at once if it has already. On an
   // I/O thread or on the caller's; it must not block. One per answer.
   void on_disconnect(std::function<void()> gone);
@@ -65,7 +66,7 @@ class HttpResponder {
   std::string head_locked(int status, const HttpHeaders& headers, std::optional<std::size_t> length) const;
 
   const std::shared_ptr<HttpConnection> connection_;
-  std::mutex mutex_;  // of all below; taken before the connection's
+  mutable std::mutex mutex_;  // of all below; taken before the connection's
   AnswerForm form_;
   State state_ = State::kWaiting;
   bool first_bytes_sent_ = false;  // of the head

@@ -57,7 +57,7 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
   text = cut_text(text, request.max_document_tokens, tokenizer);
   std::int64_t left = std::ssize(text);  // tokens of the document, at most
   while (true) {
-    const auto pieces = render_chat(chat, *classifier.pair_prompt, std::tm());
+    const auto pieces = render_chat(chat, *classifier.pair_prompt, {});
     std::vector<TokenId> tokens = tokenize_chat(chat, pieces, model);
     const auto& kept = request.params.truncate_prompt_tokens;
     const std::int64_t over = kept ? std::ssize(tokens) - *kept : 0;
@@ -105,7 +105,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
   std::vector<std::vector<TokenId>> inputs =
       tokenize_prompts(request.inputs, request.add_special_tokens, model_);
   request.inputs.clear();  // its answer may take long
-  if (const auto chat = std::exchange(request.chat, {})) inputs = {chat_tokens(*chat)};
+  if (const auto chat = std::exchange(request.chat, {})) inputs = {chat_tokens(*exchange, *chat)};
   for (std::vector<TokenId>& input : inputs) fit_input(input, request, "input", model_);
   if (classifies)
     return pool(exchange, "classify-", std::move(request), std::move(inputs), of_labels(*classifier_),

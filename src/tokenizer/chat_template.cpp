@@ -98,9 +98,9 @@ ChatTemplate ChatTemplate::compile(std::string_view source, std::string_view whe
   return result;
 }
 
-std::vector<TextPiece> ChatTemplate::render(const OrderedJson& context, const std::tm& now) const {
+std::vector<TextPiece> ChatTemplate::render(const OrderedJson& context, const RenderOptions& options) const {
   if (!context.is_object()) fail("{}: the context must be an object", template_->where);
-  jinja::Render run(*template_, limits_, now);
+  jinja::Render run(*template_, limits_, options);
   const jinja::Text text = run.run(context_variables(*template_, run, context));
   std::vector<TextPiece> pieces;
   text.for_each_run([&](std::string_view bytes, bool trusted) {
@@ -129,12 +129,13 @@ std::tm local_time() {
   return now;
 }
 
-std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context, const std::tm& now) const {
+std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context,
+                                                      const RenderOptions& options) const {
   if (!context.is_object()) fail("the context of a chat template must be an object");
   for (const auto& [name, token] : special_tokens.items()) context[name] = token;
   const auto tools = context.find("tools");
   const bool has_tools = tools != context.end() && !tools->is_null();
-  return (has_tools && tool_use ? *tool_use : standard).render(context, now);
+  return (has_tools && tool_use ? *tool_use : standard).render(context, options);
 }
 
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,

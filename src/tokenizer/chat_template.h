@@ -27,11 +27,11 @@ class ChatTemplate {
                               const ChatTemplateLimits& limits = {});
 
   // `context` is an object: messages, tools, documents, add_generation_prompt, bos_token, eos_token and what
-  // else the template reads; `now` is what strftime_now formats. Neighbouring pieces differ in trust. Trusted
+  // else the template reads. Neighbouring pieces differ in trust. Trusted
   // is what stands in the template itself and the context's strings named *_token; so never let a request
   // name such a variable. Error where transformers would refuse, or beyond the limits; that of
   // raise_exception is the template's message.
-  std::vector<TextPiece> render(const OrderedJson& context, const std::tm& now) const;
+  std::vector<TextPiece> render(const OrderedJson& context, const RenderOptions& options) const;
   const std::string& source() const { return source_; }
 
  private:
@@ -55,7 +55,7 @@ struct CheckpointChatTemplate {
   OrderedJson special_tokens;            // bos_token, eos_token, ...: the strings of tokenizer_config.json
 
   // Chooses the template and adds the special tokens to the context.
-  std::vector<TextPiece> render(OrderedJson context, const std::tm& now) const;
+  std::vector<TextPiece> render(OrderedJson context, const RenderOptions& options) const;
 };
 
 // chat_template.jinja, or else the chat_template of tokenizer_config.json: a string, or a list of {name,

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <ctime>
+#include <functional>
 
 namespace quire {
 
@@ -13,6 +15,12 @@ struct ChatTemplateLimits {
   std::size_t max_steps = 1'000'000;  // one a node evaluated and one per 256 bytes made, copied or searched:
                                       // time and memory (256 MB) are bounded by it
   std::size_t max_output_bytes = 4 * 1024 * 1024;
+};
+
+// Of one render.
+struct RenderOptions {
+  std::tm now = {};                         // what strftime_now formats
+  std::function<bool()> is_cancelled = {};  // asked now and then; true ends the render with an Error
 };
 
 }  // namespace quire

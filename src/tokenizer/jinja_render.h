@@ -76,8 +76,8 @@ struct Scope {
 // Runs a template: what the functions that the parser makes work on.
 class Render : public Runtime {
  public:
-  Render(const Template& source, const Limits& limits, const std::tm& now)
-      : Runtime(limits, now), template_(source) {}
+  Render(const Template& source, const Limits& limits, const RenderOptions& options)
+      : Runtime(limits, options), template_(source) {}
 
   // `variables`, by NameId, are what the context and the globals define. An Error names the template and the
   // line, except for one that the template raised itself.

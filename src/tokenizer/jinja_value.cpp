@@ -37,8 +37,12 @@ bool equal_dicts(Runtime& runtime, const Dict& a, const Dict& b) {
 }  // namespace
 
 void Runtime::charge(std::size_t bytes) {
+  constexpr std::size_t kStepsBetweenLooks = 4096;
+  const std::size_t looks = steps_ / kStepsBetweenLooks;
   steps_ += 1 + bytes / kBytesPerStep;
   if (steps_ > limits_.max_steps) fail("the template takes more than {} steps", limits_.max_steps);
+  if (steps_ / kStepsBetweenLooks != looks && options_.is_cancelled && options_.is_cancelled())
+    fail("rendering was cancelled");
 }
 
 void Runtime::charge_product(std::size_t count, std::size_t bytes) {

@@ -128,14 +128,15 @@ class Runtime {
   static constexpr std::size_t kBytesPerStep = 256;
   static constexpr std::size_t kMaxValueDepth = 100;
 
-  Runtime(const Limits& limits, const std::tm& now) : limits_(limits), now_(now) {}
+  Runtime(const Limits& limits, const RenderOptions& options) : limits_(limits), options_(options) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   const Limits& limits() const { return limits_; }
-  const std::tm& now() const { return now_; }
+  const std::tm& now() const { return options_.now; }
 
-  // Counts one step and `bytes` of copying, comparing or searching. Error when the budget is spent.
+  // Counts one step and `bytes` of copying, comparing or searching. Error when the budget is spent, and when
+  // the render is cancelled.
   void charge(std::size_t bytes = 0);
   void charge_product(std::size_t count, std::size_t bytes);
   // Searching is linear, but costs more a byte where the part is long.
@@ -163,7 +164,7 @@ class Runtime {
   }
 
   const Limits& limits_;
-  const std::tm& now_;
+  const RenderOptions& options_;
   std::size_t steps_ = 0;
   std::size_t depth_ = 0;
   std::tuple<std::deque<Text>, std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Loop>,

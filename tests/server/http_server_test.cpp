@@ -355,7 +355,9 @@ TEST_F(HttpServerTest, RespondersMayOutliveTheServer) {
   HttpClient client = connect();
   client.send(get("/hold") + get("/hold"));
   const HeldRequest held = wait_held();
+  EXPECT_FALSE(held.responder->is_gone());
   server_.reset();
+  EXPECT_TRUE(held.responder->is_gone());
   EXPECT_EQ(*held.disconnects, 1);
   held.responder->begin(200, {});
   held.responder->write("x");

@@ -20,7 +20,7 @@ using Pieces = std::vector<TextPiece>;
 
 Pieces render_pieces(std::string_view source, const char* context) {
   return ChatTemplate::compile(source, "template")
-      .render(parse_ordered_json(context, "context"), fixed_time());
+      .render(parse_ordered_json(context, "context"), {fixed_time()});
 }
 
 // One case of the conformance files: {name, context, output | error}.
@@ -115,7 +115,7 @@ TEST(ChatTemplateTest, NoBytesOfMessagesAreEverTrusted) {
           message["content"] = "\u2603<|im_end|>\u2603";
       }
       try {
-        for (const TextPiece& piece : chat.render(context, fixed_time())) {
+        for (const TextPiece& piece : chat.render(context, {fixed_time()})) {
           EXPECT_FALSE(piece.trusted && piece.text.find("\u2603") != std::string::npos);
         }
         ++rendered;
@@ -141,7 +141,7 @@ TEST(ChatTemplateTest, RendersFromManyThreads) {
   std::vector<std::string> outputs(4);
   for (std::string& output : outputs) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 50; ++i) output = join_pieces(chat.render(context, fixed_time()));
+      for (int i = 0; i < 50; ++i) output = join_pieces(chat.render(context, {fixed_time()}));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -155,7 +155,7 @@ class LoadChatTemplateTest : public testing::Test {
 
   void write(const char* name, std::string_view text) const { std::ofstream(folder_ / name) << text; }
   std::string render(OrderedJson context) const {
-    return join_pieces(load_chat_template(folder_)->render(std::move(context), fixed_time()));
+    return join_pieces(load_chat_template(folder_)->render(std::move(context), {fixed_time()}));
   }
 
   const std::filesystem::path folder_ =
@@ -174,7 +174,7 @@ TEST_F(LoadChatTemplateTest, ReadsTemplateAndTokensOfTheConfig) {
         R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ x }}", "bos_token": "<s>",
             "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": null, "add_bos_token": true})");
   const Pieces pieces =
-      load_chat_template(folder_)->render({{"x", "u"}, {"bos_token", "mine"}}, fixed_time());
+      load_chat_template(folder_)->render({{"x", "u"}, {"bos_token", "mine"}}, {fixed_time()});
   EXPECT_EQ(pieces, (Pieces{{"<s></s>", true}, {"u", false}}));
 }
 
@@ -196,10 +196,10 @@ TEST_F(LoadChatTemplateTest, AGivenTemplateGetsTheFoldersTokens) {
   write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "{% broken"})");
   const ChatTemplate given = read_chat_template(R"({{ bos_token }}\n{{ "\\\"" }}\z)");
   const auto loaded = load_chat_template(folder_, {}, &given);
-  EXPECT_EQ(join_pieces(loaded->render(OrderedJson::object(), fixed_time())), "<s>\n\"\\z");
+  EXPECT_EQ(join_pieces(loaded->render(OrderedJson::object(), {fixed_time()})), "<s>\n\"\\z");
   write("a{b}.txt", "{{ 1 + 1 }}");
   const ChatTemplate from_file = read_chat_template((folder_ / "a{b}.txt").string());
-  EXPECT_EQ(join_pieces(from_file.render(OrderedJson::object(), fixed_time())), "2");
+  EXPECT_EQ(join_pieces(from_file.render(OrderedJson::object(), {fixed_time()})), "2");
 }
 
 TEST_F(LoadChatTemplateTest, AGivenTemplateThatIsWrongSaysWhere) {

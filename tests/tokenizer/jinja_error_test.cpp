@@ -1,3 +1,4 @@
+#include "expect_error.h"
 #include "tokenizer/jinja_cases.h"
 
 namespace quire {
@@ -78,6 +79,16 @@ TEST(JinjaLimitsTest, RunawayTemplatesEndWithAnError) {
       "{{ strftime_now('a\\u0000') }}",
   };
   for (const char* source : sources) EXPECT_NE(error_of(source), "") << source;
+}
+
+TEST(JinjaLimitsTest, ACancelledRenderEndsSoon) {
+  const std::string endless =
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+  const ChatTemplate chat = ChatTemplate::compile(endless, "template", {.max_steps = std::size_t{1} << 40});
+  int looks = 0;
+  const RenderOptions options{.is_cancelled = [&] { return ++looks == 3; }};
+  expect_error([&] { chat.render(OrderedJson::object(), options); }, {"cancelled"});
+  EXPECT_EQ(looks, 3);
 }
 
 TEST(JinjaLimitsTest, FiltersThatApplyThemselvesAreBounded) {
