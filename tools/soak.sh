@@ -28,10 +28,12 @@ tools/mutate.py build/release
 
 cmake --preset fuzz >/dev/null
 cmake --build --preset fuzz --target fuzzers
+words=$(mktemp)  # of bodies
+grep -oE '"[A-Za-z0-9_.-]+"' src/server/openapi.json | sort -u | sed 's/"/\\"/g; s/.*/"&"/' > "$words"
 for program in build/fuzz/bin/fuzz_*; do
   name=$(basename "$program")
   corpus=$(mktemp -d)  # what it finds on the way is not kept
   printf '%s: ' "$name"
-  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 "$corpus" "tests/fuzz/corpus/${name#fuzz_}" 2>&1 | tail -n 1
+  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -dict="$words" "$corpus" "tests/fuzz/corpus/${name#fuzz_}" 2>&1 | tail -n 1
   rm -rf "$corpus"
 done
