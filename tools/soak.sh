@@ -28,7 +28,7 @@ tools/mutate.py build/release
 
 cmake --preset fuzz >/dev/null
 cmake --build --preset fuzz --target fuzzers
-words=$(mktemp)  # of bodies
+words=$(mktemp)  # of requests' bodies
 grep -oE '"[A-Za-z0-9_.-]+"' src/server/openapi.json | sort -u | sed 's/"/\\"/g; s/.*/"&"/' > "$words"
 for program in build/fuzz/bin/fuzz_*; do
   name=$(basename "$program")
@@ -37,3 +37,4 @@ for program in build/fuzz/bin/fuzz_*; do
   "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -dict="$words" "$corpus" "tests/fuzz/corpus/${name#fuzz_}" 2>&1 | tail -n 1
   rm -rf "$corpus"
 done
+rm -f "$words"

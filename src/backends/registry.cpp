@@ -41,8 +41,16 @@ class GpuModule {
     return report;
   }
 
+  // Why the device cannot be used; empty: it can.
+  std::string problem_of(int device) const {
+    if (!report_.problem.empty()) return report_.problem;
+    if (device < 0 || device >= std::ssize(report_.devices))
+      return format_text("GPU {} is not there; this machine has {}", device, report_.devices.size());
+    return report_.devices[static_cast<std::size_t>(device)].problem;
+  }
+
   std::unique_ptr<Backend> open(const ModuleOptions& options) const {
-    if (!report_.problem.empty()) fail("{}", report_.problem);
+    if (const std::string problem = problem_of(options.device); !problem.empty()) fail("{}", problem);
     std::unique_ptr<Backend> backend;
     open_(options, backend);
     return backend;
@@ -91,8 +99,7 @@ int device_index(std::string_view device) {
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.device == "cpu") return make_cpu_backend(options);
   if (options.device == "auto") {
-    const std::string& problem = GpuModule::get().report().problem;
-    if (!problem.empty()) {
+    if (const std::string problem = GpuModule::get().problem_of(0); !problem.empty()) {
       log_info("on the CPU: {}", problem);
       return make_cpu_backend(options);
     }

@@ -14,6 +14,7 @@ void print_table(const Diagnosis& diagnosis) {
              join_text(machine.cpu_isas, ", "), machine.best_cpu_isa);
   print_text(stdout, "memory   {} MiB\n", machine.memory >> 20);
   for (const DeviceInfo& gpu : machine.gpus.devices) {
+    if (!gpu.problem.empty()) continue;  // below
     print_text(stdout, "GPU      {}, compute capability {}, {} of {} MiB free\n", gpu.name, gpu.architecture,
                gpu.free_memory >> 20, gpu.total_memory >> 20);
   }

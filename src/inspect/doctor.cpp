@@ -23,6 +23,7 @@ Diagnosis diagnose() {
     diagnosis.problems.push_back("there is an NVIDIA GPU, and it cannot be used: " + machine.gpus.problem);
   }
   for (const DeviceInfo& gpu : machine.gpus.devices) {
+    if (!gpu.problem.empty()) diagnosis.problems.push_back(gpu.problem);
     if (gpu.free_memory < gpu.total_memory / 2) {
       diagnosis.problems.push_back(format_text("{}: {} of {} MiB are free; another program holds the rest",
                                                gpu.name, gpu.free_memory >> 20, gpu.total_memory >> 20));

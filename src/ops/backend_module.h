@@ -13,6 +13,7 @@ namespace quire {
 
 struct DeviceInfo {
   std::string name;
+  std::string problem;           // why it cannot be used, or empty
   std::string architecture;      // as the vendor numbers it: "9.0"
   std::size_t total_memory = 0;  // bytes; 0: not asked for
   std::size_t free_memory = 0;
@@ -32,7 +33,7 @@ struct ModuleOptions {
 // What is there; throws nothing. To read a device's memory takes some of it for as long as the process lives.
 using ReportDevices = void (*)(ModuleReport& report, bool with_memory);
 inline constexpr char kReportDevices[] = "quire_report_devices";
-// Error where the device cannot be used.
+// Of a device that has no problem.
 using OpenBackend = void (*)(const ModuleOptions& options, std::unique_ptr<Backend>& backend);
 inline constexpr char kOpenBackend[] = "quire_open_backend";
 

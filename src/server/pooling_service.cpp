@@ -43,7 +43,7 @@ std::vector<std::vector<TokenId>> tokenize_texts(const ScoreRequest& request, co
 // The tokens of a pair's prompt. Where it must be shorter the document is cut, and nothing else. ApiError
 // where it does not fit.
 std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequest& request,
-                                   std::size_t document, const ServedModel& model) {
+                                   std::size_t document, const ServedModel& model, const Exchange& exchange) {
   const Tokenizer& tokenizer = *model.sampling.tokenizer;
   const std::string& own_query = request.queries[request.queries.size() == 1 ? 0 : document];
   ChatRequest chat;
@@ -57,7 +57,7 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
   text = cut_text(text, request.max_document_tokens, tokenizer);
   std::int64_t left = std::ssize(text);  // tokens of the document, at most
   while (true) {
-    const auto pieces = render_chat(chat, *classifier.pair_prompt, {});
+    const auto pieces = render_chat(chat, *classifier.pair_prompt, {{}, [&] { return exchange.is_gone(); }});
     std::vector<TokenId> tokens = tokenize_chat(chat, pieces, model);
     const auto& kept = request.params.truncate_prompt_tokens;
     const std::int64_t over = kept ? std::ssize(tokens) - *kept : 0;
@@ -128,7 +128,7 @@ void ApiService::score(const std::shared_ptr<Exchange>& exchange) {
   if (of_pairs) {
     form = of_labels(*classifier_);
     for (std::size_t i = 0; i < request.documents.size(); ++i)
-      inputs.push_back(tokenize_pair(*classifier_, request, i, model_));
+      inputs.push_back(tokenize_pair(*classifier_, request, i, model_, *exchange));
   } else {
     form.pooling = options_.pooling;
     inputs = tokenize_texts(request, model_);

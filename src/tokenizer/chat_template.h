@@ -27,10 +27,9 @@ class ChatTemplate {
                               const ChatTemplateLimits& limits = {});
 
   // `context` is an object: messages, tools, documents, add_generation_prompt, bos_token, eos_token and what
-  // else the template reads. Neighbouring pieces differ in trust. Trusted
-  // is what stands in the template itself and the context's strings named *_token; so never let a request
-  // name such a variable. Error where transformers would refuse, or beyond the limits; that of
-  // raise_exception is the template's message.
+  // else the template reads. Neighbouring pieces differ in trust. Trusted is what stands in the template
+  // itself and the context's strings named *_token; so never let a request name such a variable. Error where
+  // transformers would refuse, or beyond the limits; that of raise_exception is the template's message.
   std::vector<TextPiece> render(const OrderedJson& context, const RenderOptions& options) const;
   const std::string& source() const { return source_; }
 

@@ -96,16 +96,15 @@ def samples(server, tmp_path_factory):
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
     run = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    return {
-        name: [json.loads(line) for line in next(folder.glob(f"{MODEL}/samples_{name}_*")).read_text().splitlines()]
-        for name in TASKS
-    }
+    logs = {name: next(folder.glob(f"{MODEL}/samples_{name}_*")).read_text().splitlines() for name in TASKS}
+    assert {name: len(lines) for name, lines in logs.items()} == dict.fromkeys(TASKS, 2)
+    return {name: [json.loads(line) for line in lines] for name, lines in logs.items()}
 
 
 def test_the_harness_scores_choices_as_prompt_logprobs_do(server, samples):
     for sample in samples["multiple_choice"]:
         scores = []
-        for request, ((logprob, is_greedy),) in zip(sample["arguments"].values(), sample["resps"]):
+        for request, ((logprob, is_greedy),) in zip(sample["arguments"].values(), sample["resps"], strict=True):
             context, whole = (
                 server.post("/tokenize", prompt=text)["tokens"]
                 for text in (request["arg_0"], request["arg_0"] + request["arg_1"])

@@ -81,7 +81,7 @@ inline EngineConfig golden_config(const std::string& name, const std::string& dt
 
 inline int num_gpus() {
   const MachineReport machine = inspect_machine();
-  return machine.gpus.problem.empty() ? static_cast<int>(machine.gpus.devices.size()) : 0;
+  return static_cast<int>(std::ranges::count(machine.gpus.devices, "", &DeviceInfo::problem));
 }
 
 // Whether each of its ranks has a device of its own.
@@ -102,7 +102,7 @@ inline std::string test_name(std::initializer_list<std::string> parts) {
 inline std::vector<std::string> kernel_names() {
   const MachineReport machine = inspect_machine();
   std::vector<std::string> names = machine.cpu_isas;
-  if (machine.gpus.problem.empty()) names.insert(names.end(), {"cuda", "cuda_deterministic"});
+  if (num_gpus() > 0) names.insert(names.end(), {"cuda", "cuda_deterministic"});
   return names;
 }
 

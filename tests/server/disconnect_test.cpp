@@ -64,6 +64,29 @@ INSTANTIATE_TEST_SUITE_P(
                       Stage{"Decode", 20, false, false}, Stage{"DecodeStream", 20, false, true}),
     [](const auto& param) { return param.param.name; });
 
+TEST_F(ApiServerTest, APromptIsNotRenderedToItsEndForAClientThatHasGone) {
+  EngineConfig config = small();
+  const std::string slow = "{% for i in range(99999) %}{% set x = i %}{% endfor %}";
+  config.chat_template = slow + "{{ messages[0].content[:1] }}";
+  listen(in_order());
+  load(config);
+  const OrderedJson message = {{"role", "user"}, {"content", words(2000)}};  // long enough for a worker
+  const OrderedJson body = {{"messages", OrderedJson::array({message})}, {"max_tokens", 1}};
+  const std::string request = post_json("/v1/chat/completions", body.dump());
+  HttpClient first = connect();
+  first.send(request);
+  HttpClient second = connect();  // its turn comes behind the first one's
+  second.send(request);
+  second.close();
+  const HttpReply reply = first.read_reply();
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  const OrderedJson last = {{"prompt", words(2000)}};
+  EXPECT_EQ(ask("/tokenize", last.dump()).status, 200);  // so the worker is done with the second
+  EXPECT_EQ(ask("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
+  const std::string metrics = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").body;
+  EXPECT_NE(metrics.find(R"(finished_reason="abort",model_name="toy"} 0)"), std::string::npos);
+}
+
 TEST_F(ApiServerTest, AStormOfDisconnectsLeavesNothingBehind) {
   start();
   for (int round = 0; round < 10; ++round) {

@@ -12,6 +12,20 @@ constexpr int kMinMajor = 8;
 
 std::string version(int number) { return format_text("{}.{}", number / 1000, number % 1000 / 10); }
 
+void describe_device(int index, DeviceInfo& device, bool with_memory) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "reading a device's properties");
+  device.name = properties.name;
+  device.architecture = format_text("{}.{}", properties.major, properties.minor);
+  if (properties.major < kMinMajor) {
+    fail("{} has compute capability {}; {}.0 or newer is needed", device.name, device.architecture,
+         kMinMajor);
+  }
+  if (!with_memory) return;
+  check(cudaSetDevice(index), "choosing a device");
+  check(cudaMemGetInfo(&device.free_memory, &device.total_memory), "reading a device's memory");
+}
+
 void describe_devices(ModuleReport& report, bool with_memory) {
   int driver = 0;
   int runtime = 0;
@@ -30,28 +44,12 @@ void describe_devices(ModuleReport& report, bool with_memory) {
     fail("no NVIDIA GPU can be used: {}", cudaGetErrorString(status));
   }
   for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, i), "reading a device's properties");
     DeviceInfo& device = report.devices.emplace_back();
-    device.name = properties.name;
-    device.architecture = format_text("{}.{}", properties.major, properties.minor);
-    if (!with_memory) continue;
-    check(cudaSetDevice(i), "choosing a device");
-    check(cudaMemGetInfo(&device.free_memory, &device.total_memory), "reading a device's memory");
-  }
-}
-
-void check_device(const ModuleReport& report, int index) {
-  if (!report.problem.empty()) fail("{}", report.problem);
-  if (index < 0 || index >= std::ssize(report.devices)) {
-    fail("GPU {} is not there; this machine has {}", index, report.devices.size());
-  }
-  int major = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "compute capability");
-  if (major < kMinMajor) {
-    const DeviceInfo& device = report.devices[static_cast<std::size_t>(index)];
-    fail("{} has compute capability {}; {}.0 or newer is needed", device.name, device.architecture,
-         kMinMajor);
+    try {
+      describe_device(i, device, with_memory);
+    } catch (const Error& e) {
+      device.problem = e.what();
+    }
   }
 }
 
@@ -71,9 +69,6 @@ __attribute__((visibility("default"))) void quire_report_devices(quire::ModuleRe
 
 __attribute__((visibility("default"))) void quire_open_backend(const quire::ModuleOptions& options,
                                                                std::unique_ptr<quire::Backend>& backend) {
-  quire::ModuleReport report;
-  quire_report_devices(report, false);
-  quire::cuda::check_device(report, options.device);
   backend = std::make_unique<quire::cuda::CudaBackend>(options);
 }
 

@@ -16,10 +16,10 @@
 //
 // On an H200, a layer of Qwen3-0.6B (31.5 MB of weights: 7.2 us at 4.4 TB/s), its products with three norms
 // between them in a graph of 28 layers: 22.4 us at 32 tokens (cuBLASLt: 29.7), 27.8 at 64 (30.8), 28.2 at 96
-// (32.3), 30.9 at 128 (32.6), 32.5 at 144 (34.2). Without the norms, 1.3 us each, that is 40 % of the
-// bandwidth at 32 tokens and 26 % at 128: most of the rest is kernels waiting for those in front. Of 8B 112
-// us at 32 tokens (120) and 117 at 64 (123), as its weights fill the card by themselves. Beyond that cuBLASLt
-// is faster.
+// (32.3), 30.9 at 128 (32.6), 32.5 at 144 (34.2). Without the norms, 1.3 us each, that is 39 % of the
+// bandwidth at 32 tokens and 27 % at 128: most of the rest is kernels waiting for those in front. Of 8B 112
+// us at 32 tokens (120) and 117 at 64 (123), as its weights fill the card by themselves. Beyond 144 tokens,
+// of 8B 64, cuBLASLt is faster.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

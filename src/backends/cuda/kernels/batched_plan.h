@@ -28,10 +28,11 @@ struct BatchedPlan {
 
 // tokens by rows of the weight, over `slices` of k. Found by timing products in graphs. In any order, of 17
 // to 256 tokens: narrow tiles and many blocks beat wide tiles that are split; a split pays where k is long,
-// and never beyond 4. Three blocks share a multiprocessor where only so all have a place at once, and one has
-// it alone where they are few or long; else two do, and a short product's leave room for the next one's. In a
-// fixed order the same split must do for one token, which wants more, and for thousands, for which a split of
-// 2 costs a fifth; there the tiles are the largest that make blocks enough, and fewer blocks than
+// and never beyond 4. A block has a multiprocessor alone where it is merged of two or where blocks are few,
+// and where it is not split and each has one: all of k is then in its ring, or long on its way. Three share
+// one where only so all have a place at once; else two do, of a product or of the next one too. In a fixed
+// order the same split must do for one token, which wants more, and for thousands, for which a split of 2
+// costs a fifth; there the tiles are the largest that make blocks enough, and fewer blocks than
 // multiprocessors have deep rings.
 inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrder order) {
   constexpr int kMultiprocessors = 132;
