@@ -158,9 +158,9 @@ void answering(Exchange& exchange, const Work& work) {
   try {
     work();
   } catch (const std::exception& e) {
-    if (exchange.is_gone()) return;
     const ApiError error = to_api_error(e);
     if (error.status == 500) log_error("request {}: {}", exchange.id(), e.what());
+    if (exchange.is_gone()) return;
     try {
       exchange.fail(error);
     } catch (
