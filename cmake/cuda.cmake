@@ -27,6 +27,8 @@ set_target_properties(quire_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BIN
                       # In a wheel also beside the package, where NVIDIA's put cuBLASLt and NCCL.
                       INSTALL_RPATH "$ORIGIN/..;$ORIGIN/../../../nvidia/cu13/lib;$ORIGIN/../../../nvidia/nccl/lib")
 target_include_directories(quire_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+list(JOIN CMAKE_CUDA_ARCHITECTURES " " architectures)
+target_compile_definitions(quire_cuda PRIVATE QUIRE_CUDA_ARCHITECTURES="${architectures}")
 target_include_directories(quire_cuda SYSTEM PRIVATE ${nccl_include})
 target_link_options(quire_cuda PRIVATE -Wl,--no-undefined)
 target_link_libraries(quire_cuda PRIVATE quire quire_cuda_kernels quire_options CUDA::cublasLt)

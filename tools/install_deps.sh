@@ -11,7 +11,7 @@ build=(g++ cmake ninja-build pkg-config
        nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev libutf8proc-dev libpcre2-dev
        "$boost" libyaml-cpp-dev libssl-dev libcurl4-openssl-dev ca-certificates
        libgtest-dev libgmock-dev)
-dev=(clang-14 libclang-rt-14-dev clang-format-14 git python3 python3-venv python3-jsonschema curl
+dev=(clang-16 libclang-rt-16-dev clang-format-14 git python3 python3-venv python3-jsonschema curl
      libopenmpi-dev openmpi-bin iproute2 tidy)
 # Ubuntu has Chromium as a snap alone.
 grep -q '^ID=ubuntu' /etc/os-release || dev+=(chromium-headless-shell fonts-dejavu-core)

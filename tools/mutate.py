@@ -4,7 +4,7 @@
 A mutant is one line with one operator, number or call changed, or one statement left out. It is built, and the tests of
 its area run until one fails, or hangs. What no test sees is printed: a test is missing, or the change means nothing.
 
-  tools/mutate.py BUILD [--area AREA]... [--mutants 300] [--seed 1]
+  tools/mutate.py BUILD [--area AREA]... [--mutants 300] [--seed 1] [--part 1/1]
 
 BUILD: a release build of this tree, which is as it was afterwards. Code 1: it fails without a change.
 """
@@ -90,11 +90,11 @@ def run(command, seconds=None):
 class Area:
     def __init__(self, build, patterns, tests):
         self.mutants = list(all_mutants(patterns))
-        self._compile = ["cmake", "--build", build, "--target", *tests]
+        self.compile = ["cmake", "--build", build, "--target", *tests]
         self._tests = [[f"{build}/bin/{program}", f"--gtest_filter={only}", "--gtest_fail_fast", "--gtest_brief=1"]
                        for program, only in tests.items()]
-        if not run(self._compile):
-            sys.exit(f"mutate.py: {' '.join(self._compile)} fails without a change")
+        if not run(self.compile):
+            sys.exit(f"mutate.py: {' '.join(self.compile)} fails without a change")
         begin = time.monotonic()
         if wrong := next((test for test in self._tests if not run(test)), None):
             sys.exit(f"mutate.py: {' '.join(wrong)} fails without a change")
@@ -107,7 +107,7 @@ class Area:
         lines[number] = mutant
         try:
             path.write_text("\n".join(lines))
-            if not run(self._compile):
+            if not run(self.compile):
                 return "does not compile"
             return "survived" if all(run(test, self._seconds) for test in self._tests) else "killed"
         finally:
@@ -120,27 +120,32 @@ def main():
     parser.add_argument("--area", action="append", choices=AREAS, help="all, if none is given")
     parser.add_argument("--mutants", type=int, default=300, help="that compile, over all areas")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", default="1/1", help="of all mutants: for several builds side by side")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was changed is put back
+    part, num_parts = map(int, options.part.split("/"))
     names = options.area or list(AREAS)
-    table = []
-    for index, name in enumerate(names):
-        area = Area(options.build, *AREAS[name])
-        wanted = options.mutants * (index + 1) // len(names) - options.mutants * index // len(names)
-        counts = {"killed": 0, "survived": 0, "does not compile": 0}
-        random.Random(options.seed).shuffle(area.mutants)
-        for path, number, mutant in area.mutants:
-            if counts["killed"] + counts["survived"] == wanted:
-                break
-            outcome = area.try_one(path, number, mutant)
-            counts[outcome] += 1
-            if outcome == "survived":
-                was = path.read_text().split("\n")[number].strip()
-                print(f"{path.relative_to(ROOT)}:{number + 1}: {was}  ->  {mutant.strip() or 'left out'}", flush=True)
-        run(area._compile)
-        killed, lived = counts["killed"], counts["survived"]
-        table.append(f"| {name} | {killed + lived} | {killed} | {lived} |")
-    print("| area | mutants | killed | survived |\n|---|---|---|---|", *table, sep="\n")
+    table = {}
+    try:
+        for index, name in enumerate(names):
+            area = Area(options.build, *AREAS[name])
+            wanted = options.mutants * (index + 1) // len(names) - options.mutants * index // len(names)
+            counts = table[name] = {"killed": 0, "survived": 0, "does not compile": 0}
+            random.Random(options.seed).shuffle(area.mutants)
+            for path, number, mutant in area.mutants[part - 1 :: num_parts]:
+                if counts["killed"] + counts["survived"] == wanted:
+                    break
+                outcome = area.try_one(path, number, mutant)
+                counts[outcome] += 1
+                if outcome == "survived":
+                    was = path.read_text().split("\n")[number].strip()
+                    print(f"{path.relative_to(ROOT)}:{number + 1}: {was}  ->  {mutant.strip() or 'left out'}", flush=True)
+            run(area.compile)
+    finally:  # as far as it came
+        print("| area | mutants | killed | survived |\n|---|---|---|---|")
+        for name, counts in table.items():
+            killed, survived = counts["killed"], counts["survived"]
+            print(f"| {name} | {killed + survived} | {killed} | {survived} |")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ void override_sampling(GenerationConfig& config, const GenerationConfig& over) {
 std::filesystem::path find_model_directory(const std::string& model) {
   if (model.empty()) return bundled_model_directory();
   if (std::error_code ec; !std::filesystem::is_directory(model, ec))
-    fail("{}: no such directory; a model is a Hugging Face checkpoint directory or a .gguf file", model);
+    fail("{}: {}; a model is a Hugging Face checkpoint directory or a .gguf file", model,
+         std::filesystem::exists(model, ec) ? "no directory" : "no such directory");
   return model;
 }
 

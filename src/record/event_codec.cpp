@@ -112,10 +112,13 @@ StepPlan read_plan(ByteReader& in) {
   plan.id = in.number();
   plan.sequences.reserve(in.size());
   const std::size_t num_sequences = plan.sequences.capacity();
+  std::int64_t num_tokens = 0;
   for (std::size_t i = 0; i < num_sequences; ++i) {
     const SequenceId previous = plan.sequences.empty() ? 0 : plan.sequences.back().sequence;
-    plan.num_tokens += plan.sequences.emplace_back(read_sequence(in, previous)).num_tokens;
+    num_tokens += plan.sequences.emplace_back(read_sequence(in, previous)).num_tokens;
   }
+  if (num_tokens > std::numeric_limits<int>::max()) fail("step {} has {} tokens", plan.id, num_tokens);
+  plan.num_tokens = static_cast<int>(num_tokens);
   plan.saves = read_copies(in);
   plan.block_copies = read_copies(in);
   plan.restores = read_copies(in);

@@ -47,8 +47,9 @@ StepPlan PlannedSteps::close() {
 }
 
 void PlannedSteps::foresee(Sequence& sequence) {
+  QUIRE_CHECK(!in_flight_.empty(), "sequence {} is foreseen, and no step is in flight", sequence.id);
   const auto span = std::ranges::find(in_flight_.back().spans, &sequence, &Span::sequence);
-  QUIRE_CHECK(span->ends_text && sequence.num_pending == 1);
+  QUIRE_CHECK(span != in_flight_.back().spans.end() && span->ends_text && sequence.num_pending == 1);
   span->ends_text = false;
   span->is_foreseen = true;
   sequence.num_pending = 0;

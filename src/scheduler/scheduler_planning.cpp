@@ -237,7 +237,9 @@ const Sequence* Scheduler::find_sibling(const Sequence& sequence) const {
   if (first == 0 || !sequence.may_share()) return nullptr;
   const Sequence* found = nullptr;
   for (const Sequence* other : running_) {
-    if (other->request->first_sibling != first || other->is_stripped() || !other->blocks.saved.blocks.empty())
+    // Prompts of one length, whatever a recording says.
+    if (other->request->first_sibling != first || other->num_prompt != sequence.num_prompt ||
+        other->is_stripped() || !other->blocks.saved.blocks.empty())
       continue;
     found = other;
     if (other->num_planned() >= other->num_prompt) break;

@@ -84,8 +84,10 @@ OrderedJson openapi_document(const ServedModel& model, const std::string& root_p
   complete_schemas(document, limits);
   document["info"]["version"] = QUIRE_VERSION;
   document["servers"] = OrderedJson::array({{{"url", root_path + "/"}}});
+  OrderedJson& paths = document["paths"];
   for (const OrderedJson& route : document["routes"])
-    document["paths"][route["path"]][route["method"]] = operation(route, document["errors"]);
+    paths[route["path"].get<std::string>()][route["method"].get<std::string>()] =
+        operation(route, document["errors"]);
   document.erase("routes");
   document.erase("errors");
   return document;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
 
 #include "base/error.h"
 #include "tokenizer/jinja_text.h"

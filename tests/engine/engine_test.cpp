@@ -451,7 +451,9 @@ INSTANTIATE_TEST_SUITE_P(
                   },
                   "names \"99\"; use sliding_window, and numbers of layers from 0 to"},
         BadConfig{[](EngineConfig& c) { c.max_num_queued_tokens = -2; }, "max-num-queued-tokens is -2"},
-        BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"}));
+        BadConfig{[](EngineConfig& c) { c.model = "/nowhere"; }, "no such directory"},
+        BadConfig{[](EngineConfig& c) { c.model = "/etc/passwd"; },
+                  "/etc/passwd: no directory; a model is"}));
 
 }  // namespace
 }  // namespace quire

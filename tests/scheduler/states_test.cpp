@@ -35,6 +35,12 @@ TEST(SchedulerStatesTest, AHitTakesTheLastWholeIntervalOfThePromptBefore) {
   EXPECT_EQ(num_cached(engine, parting(60, 80)), 48);
 }
 
+TEST(SchedulerStatesTest, APromptOfUnderTwoIntervalsHasTheFirst) {
+  Engine engine(with_states(8));
+  EXPECT_EQ(num_cached(engine, Engine::request_of(30, 1)), 0);
+  EXPECT_EQ(num_cached(engine, Engine::request_of(30, 1)), 16);
+}
+
 TEST(SchedulerStatesTest, AConversationGoesOnFromTheLastIntervalOfItsOutput) {
   Engine engine(with_states(8));
   const SequenceId first = engine.add(20, 60);

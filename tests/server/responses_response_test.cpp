@@ -132,8 +132,8 @@ TEST_F(ResponsesResponseTest, DeltasJoinedAreTheWholeAnswer) {
   for (std::size_t i = 0; i < 4; ++i) {
     const OrderedJson& item = answer["output"][i];
     EXPECT_EQ(index[item["id"]], static_cast<std::int64_t>(i));
-    EXPECT_EQ(joined[item["id"]],
-              item.contains("arguments") ? item["arguments"] : item["content"][0]["text"]);
+    const OrderedJson& text = item.contains("arguments") ? item["arguments"] : item["content"][0]["text"];
+    EXPECT_EQ(joined[item["id"]], text.get<std::string>());
     EXPECT_EQ(item["status"], "completed");
   }
   EXPECT_EQ(made.answer["usage"].dump(),

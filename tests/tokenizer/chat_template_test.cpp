@@ -197,6 +197,8 @@ TEST_F(LoadChatTemplateTest, AGivenTemplateGetsTheFoldersTokens) {
   const ChatTemplate given = read_chat_template(R"({{ bos_token }}\n{{ "\\\"" }}\z)");
   const auto loaded = load_chat_template(folder_, {}, &given);
   EXPECT_EQ(join_pieces(loaded->render(OrderedJson::object(), {fixed_time()})), "<s>\n\"\\z");
+  const ChatTemplate begun = read_chat_template(R"(\n{{ 1 }})");
+  EXPECT_EQ(join_pieces(begun.render(OrderedJson::object(), {fixed_time()})), "\n1");
   write("a{b}.txt", "{{ 1 + 1 }}");
   const ChatTemplate from_file = read_chat_template((folder_ / "a{b}.txt").string());
   EXPECT_EQ(join_pieces(from_file.render(OrderedJson::object(), {fixed_time()})), "2");

@@ -91,6 +91,11 @@ TEST(JinjaLimitsTest, ACancelledRenderEndsSoon) {
   EXPECT_EQ(looks, 3);
 }
 
+TEST(JinjaErrorTest, WhatIsUndefinedIsNamedOnEitherSideOfAnOperator) {
+  for (const char* source : {"{{ missing + 1 }}", "{{ 1 + missing }}"})
+    EXPECT_THAT(error_of(source), testing::HasSubstr("'missing' is undefined")) << source;
+}
+
 TEST(JinjaLimitsTest, FiltersThatApplyThemselvesAreBounded) {
   EXPECT_NE(error_of("{{ 'a'|map(" + repeat("'map',", 2000) + "'upper')|list }}"), "");
 }

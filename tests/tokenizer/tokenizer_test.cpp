@@ -137,6 +137,7 @@ TEST(TokenizerTest, AddedTokensTakeSpaceAlongAndMayHaveToStandAlone) {
   EXPECT_THAT(tokens_of(tokenizer, "a \n<l> b"), ElementsAre("a", "<l>", "Ġ", "b"));
   EXPECT_THAT(tokens_of(tokenizer, "a <r>\u00A0 b"), ElementsAre("a", "Ġ", "<r>", "b"));
   EXPECT_THAT(tokens_of(tokenizer, "ww-ww aww"), ElementsAre("ww", "-", "ww", "Ġ", "a", "w", "w"));
+  EXPECT_THAT(tokens_of(tokenizer, "aww"), ElementsAre("a", "w", "w"));
   EXPECT_THAT(tokens_of(tokenizer, "éww"), ElementsAre("Ã", "©", "w", "w"));
 }
 

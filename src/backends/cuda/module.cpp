@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "backends/cuda/architectures.h"
 #include "backends/cuda/cuda_backend.h"
 #include "base/error.h"
 #include "ops/backend_module.h"
@@ -20,6 +21,10 @@ void describe_device(int index, DeviceInfo& device, bool with_memory) {
   if (properties.major < kMinMajor) {
     fail("{} has compute capability {}; {}.0 or newer is needed", device.name, device.architecture,
          kMinMajor);
+  }
+  if (!runs_on(QUIRE_CUDA_ARCHITECTURES, properties.major, properties.minor)) {
+    fail("{} has compute capability {}, and this build has kernels for {}", device.name, device.architecture,
+         QUIRE_CUDA_ARCHITECTURES);
   }
   if (!with_memory) return;
   check(cudaSetDevice(index), "choosing a device");

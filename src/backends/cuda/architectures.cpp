@@ -1,0 +1,32 @@
+#include "backends/cuda/architectures.h"
+
+#include <algorithm>
+
+namespace quire::cuda {
+namespace {
+
+bool one_runs_on(std::string_view architecture, int major, int minor) {
+  int number = 0;  // 90 for 9.0
+  std::size_t digits = 0;
+  for (; digits < architecture.size() && architecture[digits] >= '0' && architecture[digits] <= '9'; ++digits)
+    number = number * 10 + (architecture[digits] - '0');
+  if (digits == 0) return true;
+  const std::string_view rest = architecture.substr(digits);
+  if (rest.starts_with('a')) return number == major * 10 + minor;
+  const bool in_family = number / 10 == major && number % 10 <= minor;
+  if (rest.starts_with('f') || rest == "-real") return in_family;
+  return number <= major * 10 + minor;
+}
+
+}  // namespace
+
+bool runs_on(std::string_view architectures, int major, int minor) {
+  while (!architectures.empty()) {
+    const std::size_t end = std::min(architectures.find(' '), architectures.size());
+    if (end > 0 && one_runs_on(architectures.substr(0, end), major, minor)) return true;
+    architectures.remove_prefix(std::min(end + 1, architectures.size()));
+  }
+  return false;
+}
+
+}  // namespace quire::cuda
