@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What must hold on a machine with an NVIDIA GPU: tests, then timings; about twenty minutes. Run from the project's root.
-# Usage: gpu_check.sh BUILD [tests|memcheck|racecheck|timings|ranks]...    BUILD: a build tree with QUIRE_CUDA on and
-# the target cuda_kernel_bench built; all parts by default. ranks: on two GPUs or more, with pytest and Open MPI.
+# Usage: gpu_check.sh BUILD [tests|faults|memcheck|racecheck|timings|ranks]...    BUILD: a build tree with QUIRE_CUDA on and
+# the target cuda_kernel_bench built; all parts by default. faults: with PyPI in reach. ranks: on two GPUs or more, with
+# pytest and Open MPI.
 set -euo pipefail
 build=${1:?gpu_check.sh: name the build tree}
 shift
-parts=("${@:-tests memcheck racecheck timings ranks}")
+parts=("${@:-tests faults memcheck racecheck timings ranks}")
 logs=$(mktemp -d)
 quire=$build/bin/quire
 
@@ -104,10 +105,11 @@ run_ranks() {
 for part in ${parts[*]}; do
   case "$part" in
     tests) run_tests ;;
+    faults) tools/test_clients.sh "$quire" -k test_gpu_faults ;;
     memcheck) run_memcheck ;;
     racecheck) run_racecheck ;;
     timings) run_timings ;;
     ranks) run_ranks ;;
-    *) echo "gpu_check.sh: unknown part '$part'; use tests, memcheck, racecheck, timings or ranks" >&2; exit 2 ;;
+    *) echo "gpu_check.sh: unknown part '$part'; use tests, faults, memcheck, racecheck, timings or ranks" >&2; exit 2 ;;
   esac
 done

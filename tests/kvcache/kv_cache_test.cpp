@@ -87,6 +87,21 @@ TEST_F(KvCacheTest, WhatIsForgottenBeforeItsStepIsNotSaved) {
   EXPECT_TRUE(states.saves.empty());
 }
 
+TEST_F(KvCacheTest, StatesThatBecomeACheckpointAreNotTheSequencesAnyMore) {
+  SequenceBlocks a = cache_.new_blocks("");
+  std::vector<BlockCopy> copies;
+  cache_.admit(a, cache_.find(a, {}, nullptr, 0));
+  cache_.write_states(a);
+  cache_.prepare_write(a, 4, true, false, copies);
+  a.num_tokens = 4;
+  cache_.keep_states(a, false);
+  ASSERT_EQ(a.states.kept.size(), 1U);
+  const BlockId slot = a.states.kept.front().slot.slot();
+  cache_.index(a, std::span(first_).first(4));
+  EXPECT_TRUE(a.states.kept.empty());
+  EXPECT_TRUE(cache_.is_checkpoint(slot));
+}
+
 TEST_F(KvCacheTest, WhatWasGivenBackIsNoPrefixOfWhatComesThen) {
   SequenceBlocks a = cache_.new_blocks("");
   compute(a, first_);
