@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What must hold on a machine with an NVIDIA GPU: tests, then timings; about twenty minutes. Run from the project's root.
-# Usage: gpu_check.sh BUILD [tests|faults|memcheck|racecheck|timings|ranks]...    BUILD: a build tree with QUIRE_CUDA on and
-# the target cuda_kernel_bench built; all parts by default. faults: with PyPI in reach. ranks: on two GPUs or more, with
-# pytest and Open MPI.
+# Usage: gpu_check.sh BUILD [tests|faults|memcheck|racecheck|timings|ranks]...
+# BUILD: a build tree with QUIRE_CUDA on and the target cuda_kernel_bench built; all parts by default. faults: with PyPI
+# in reach. ranks: on two GPUs or more, with pytest and Open MPI.
 set -euo pipefail
 build=${1:?gpu_check.sh: name the build tree}
 shift

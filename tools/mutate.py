@@ -138,8 +138,8 @@ def main():
                 outcome = area.try_one(path, number, mutant)
                 counts[outcome] += 1
                 if outcome == "survived":
-                    was = path.read_text().split("\n")[number].strip()
-                    print(f"{path.relative_to(ROOT)}:{number + 1}: {was}  ->  {mutant.strip() or 'left out'}", flush=True)
+                    was, now = path.read_text().split("\n")[number].strip(), mutant.strip() or "left out"
+                    print(f"{path.relative_to(ROOT)}:{number + 1}: {was}  ->  {now}", flush=True)
             run(area.compile)
     finally:  # as far as it came
         print("| area | mutants | killed | survived |\n|---|---|---|---|")

@@ -3,7 +3,7 @@
 // on; without it nothing does:
 //   memory     every allocation of GPU or pinned memory, and every graph
 //   memory N   the N-th allocation that the process makes
-//   old        the GPU says that it is one of compute capability 8.0
+//   other      the GPU says that it is one of compute capability 11.0, for which no preset has kernels
 //   trap       behind the next work runs a kernel that ends with a fault
 //   spin       behind it runs one that takes a minute
 #define _GNU_SOURCE
@@ -67,9 +67,9 @@ static int failing_instantiate(void** executable, void* graph, unsigned long lon
 static int failing_attribute(int* value, int attribute, int device) {
   char word[32];
   fault(word);
-  if (strcmp(word, "old") != 0 || (attribute != kMajor && attribute != kMinor))
+  if (strcmp(word, "other") != 0 || (attribute != kMajor && attribute != kMinor))
     return real_attribute(value, attribute, device);
-  *value = attribute == kMajor ? 8 : 0;
+  *value = attribute == kMajor ? 11 : 0;
   return 0;
 }
 

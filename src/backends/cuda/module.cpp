@@ -8,9 +8,6 @@
 namespace quire::cuda {
 namespace {
 
-// The first architecture the kernels are built for.
-constexpr int kMinMajor = 8;
-
 std::string version(int number) { return format_text("{}.{}", number / 1000, number % 1000 / 10); }
 
 void describe_device(int index, DeviceInfo& device, bool with_memory) {
@@ -18,10 +15,6 @@ void describe_device(int index, DeviceInfo& device, bool with_memory) {
   check(cudaGetDeviceProperties(&properties, index), "reading a device's properties");
   device.name = properties.name;
   device.architecture = format_text("{}.{}", properties.major, properties.minor);
-  if (properties.major < kMinMajor) {
-    fail("{} has compute capability {}; {}.0 or newer is needed", device.name, device.architecture,
-         kMinMajor);
-  }
   if (!runs_on(QUIRE_CUDA_ARCHITECTURES, properties.major, properties.minor)) {
     fail("{} has compute capability {}, and this build has kernels for {}", device.name, device.architecture,
          QUIRE_CUDA_ARCHITECTURES);
