@@ -127,11 +127,10 @@ Tensor Attention::forward(const Tensor& x, const Step& step) const {
   const auto [cache, batch] = step.state(state_);
   qkv_proj_.forward(projected, x);
   if (q_norm_) {
-    q_norm_->forward(input.qkv.columns(0, heads.dim(1)));
+    q_norm_->forward(input.queries());
     k_norm_->forward(input.qkv.columns(heads.dim(1), std::int64_t{input.num_kv_heads} * input.head_dim));
   }
-  ops::rotate_and_store(backend_, input, cache, batch);
-  ops::attention(backend_, heads, input.qkv.columns(0, heads.dim(1)), cache, batch, scores_);
+  ops::self_attention(backend_, heads, input, cache, batch, scores_);
   if (const std::int64_t gates = projected.dim(1) - input.qkv.dim(1); gates > 0)
     ops::sigmoid_gate(backend_, heads, heads, projected.columns(input.qkv.dim(1), gates));
   o_proj_.forward(out, heads);

@@ -114,6 +114,46 @@ void check_routing(const Backend& backend, const ExpertRouting& out, const Tenso
   QUIRE_CHECK(options.sigmoid || (!bias.defined() && options.sum_offset == 0), "a bias of a softmax");
 }
 
+void check_attention_input(const Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
+                           const AttentionBatch& batch) {
+  check_batch(backend, batch);
+  const std::int64_t width =
+      (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
+  check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
+  check_cache(backend, cache, input.qkv.dtype());
+  const bool stores = input.num_kv_heads > 0;
+  QUIRE_CHECK((!stores || cache.keys.dim(1) == input.num_kv_heads) && cache.keys.dim(3) == input.head_dim,
+              "keys are {}", cache.keys.describe());
+  if (input.q_norm.defined()) check(backend, input.q_norm, DType::kF32, {input.head_dim}, "q_norm");
+  if (input.k_norm.defined()) check(backend, input.k_norm, DType::kF32, {input.head_dim}, "k_norm");
+  if (input.v_norm.defined()) check(backend, input.v_norm, DType::kF32, {input.head_dim}, "v_norm");
+  if (const Tensor& table = input.cos_sin; table.defined()) {
+    check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
+    QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
+    QUIRE_CHECK(batch.max_seq_len <= table.dim(0), "{} positions in a table of {}", batch.max_seq_len,
+                table.dim(0));
+  }
+  if (const Tensor& scale = input.q_scale; scale.defined()) {
+    check(backend, scale, DType::kF32, {scale.dim(0)}, "q_scale");
+    QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
+                scale.dim(0));
+  }
+}
+
+void check_attention(const Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
+                     const AttentionBatch& batch, const AttentionScores& scores) {
+  check_batch(backend, batch);
+  check_cache(backend, cache, q.dtype());
+  check(backend, q, q.dtype(), {batch.num_tokens, q.dim(1)}, "q");
+  check(backend, out, q.dtype(), {batch.num_tokens, q.dim(1)}, "out");
+  QUIRE_CHECK(q.dim(1) % (cache.keys.dim(1) * cache.keys.dim(3)) == 0, "q is {}, keys are {}", q.describe(),
+              cache.keys.describe());
+  if (scores.alibi_slopes.defined())
+    check(backend, scores.alibi_slopes, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "alibi_slopes");
+  if (scores.sinks.defined())
+    check(backend, scores.sinks, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "sinks");
+}
+
 }  // namespace
 
 void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -170,46 +210,24 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
 
 void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                       const AttentionBatch& batch) {
-  check_batch(backend, batch);
-  const std::int64_t width =
-      (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
-  check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
-  check_cache(backend, cache, input.qkv.dtype());
-  const bool stores = input.num_kv_heads > 0;
-  QUIRE_CHECK((!stores || cache.keys.dim(1) == input.num_kv_heads) && cache.keys.dim(3) == input.head_dim,
-              "keys are {}", cache.keys.describe());
-  if (input.q_norm.defined()) check(backend, input.q_norm, DType::kF32, {input.head_dim}, "q_norm");
-  if (input.k_norm.defined()) check(backend, input.k_norm, DType::kF32, {input.head_dim}, "k_norm");
-  if (input.v_norm.defined()) check(backend, input.v_norm, DType::kF32, {input.head_dim}, "v_norm");
-  if (const Tensor& table = input.cos_sin; table.defined()) {
-    check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
-    QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
-    QUIRE_CHECK(batch.max_seq_len <= table.dim(0), "{} positions in a table of {}", batch.max_seq_len,
-                table.dim(0));
-  }
-  if (const Tensor& scale = input.q_scale; scale.defined()) {
-    check(backend, scale, DType::kF32, {scale.dim(0)}, "q_scale");
-    QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
-                scale.dim(0));
-  }
+  check_attention_input(backend, input, cache, batch);
   backend.begin_op("rotate_and_store");
   backend.rotate_and_store(input, cache, batch);
 }
 
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, const AttentionScores& scores) {
-  check_batch(backend, batch);
-  check_cache(backend, cache, q.dtype());
-  check(backend, q, q.dtype(), {batch.num_tokens, q.dim(1)}, "q");
-  check(backend, out, q.dtype(), {batch.num_tokens, q.dim(1)}, "out");
-  QUIRE_CHECK(q.dim(1) % (cache.keys.dim(1) * cache.keys.dim(3)) == 0, "q is {}, keys are {}", q.describe(),
-              cache.keys.describe());
-  if (scores.alibi_slopes.defined())
-    check(backend, scores.alibi_slopes, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "alibi_slopes");
-  if (scores.sinks.defined())
-    check(backend, scores.sinks, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "sinks");
+  check_attention(backend, out, q, cache, batch, scores);
   backend.begin_op("attention");
   backend.attention(out, q, cache, batch, scores);
+}
+
+void self_attention(Backend& backend, const Tensor& out, const AttentionInput& input,
+                    const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores) {
+  check_attention_input(backend, input, cache, batch);
+  check_attention(backend, out, input.queries(), cache, batch, scores);
+  backend.begin_op("self_attention");
+  backend.self_attention(out, input, cache, batch, scores);
 }
 
 void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,

@@ -56,6 +56,8 @@ struct AttentionInput {
   // f32 [num_kv_heads]: the scales of a cache of codes; or undefined: each row has its own, row_scale.
   Tensor k_scales = {};
   Tensor v_scales = {};
+
+  Tensor queries() const { return qkv.columns(0, std::int64_t{num_heads} * head_dim); }
 };
 
 // What attention makes of a query's products with the keys.
@@ -198,6 +200,12 @@ class Backend : public Device {
   // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
   virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                          const AttentionBatch& batch, const AttentionScores& scores);
+  // rotate_and_store, then attention of its queries, which it may leave as they were.
+  virtual void self_attention(const Tensor& out, const AttentionInput& input, const KvCacheLayer& cache,
+                              const AttentionBatch& batch, const AttentionScores& scores) {
+    rotate_and_store(input, cache, batch);
+    attention(out, input.queries(), cache, batch, scores);
+  }
   // out [tokens, channels] = activation(bias + the sum over k, in order, of weight[k] * x[t - (K - 1) + k]),
   // with x [tokens, channels] of out's dtype, not out. The inputs before a sequence's first token are those
   // of its state, f32 [slots, K - 1, channels], the oldest first, strided by slots; which then gets the last
@@ -328,6 +336,8 @@ void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCac
                       const AttentionBatch& batch);
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, const AttentionScores& scores);
+void self_attention(Backend& backend, const Tensor& out, const AttentionInput& input,
+                    const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores);
 void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
                  const Tensor& state, const StateBatch& batch);
 void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation);

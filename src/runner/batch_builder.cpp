@@ -38,11 +38,11 @@ std::size_t BatchBuilder::staging_bytes() const {
   return token_arrays + sequence_arrays + tables + copies + swaps + state_swaps + alignment_slack;
 }
 
-void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows,
+void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, const StepBounds& bounds,
                                 StepTensors& tensors) const {
   AttentionBatch batch;
-  batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), min_rows);
-  batch.num_tokens = std::max(plan.num_tokens, min_rows);
+  batch.num_sequences = std::max(static_cast<int>(plan.sequences.size()), bounds.rows);
+  batch.num_tokens = std::max(plan.num_tokens, bounds.rows);
   const auto asks = [](const SequencePlan& s) { return s.output == OutputKind::kLogprobs; };
   const bool wants_next = std::ranges::any_of(plan.sequences, asks);
   const auto ids = staging.take(batch.num_tokens, tensors.token_ids);
@@ -75,9 +75,9 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, int 
     }
   }
   QUIRE_CHECK(token == static_cast<std::size_t>(plan.num_tokens));
-  if (min_rows > 0) {  // what may become of it in a graph
+  if (bounds.rows > 0) {  // what may become of it in a graph
     batch.max_query_len = 1;
-    batch.max_seq_len = config_.max_model_len;
+    batch.max_seq_len = bounds.seq_len;
   }
   for (std::size_t s = plan.sequences.size(); s < lengths.size(); ++s, ++token) {  // padding
     starts[s] = static_cast<std::int32_t>(token);
@@ -139,8 +139,8 @@ void BatchBuilder::plan_attention(std::span<AttentionBatch> batches) const {
   }
 }
 
-StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int min_rows) {
-  QUIRE_CHECK(std::max(plan.num_tokens, min_rows) <= config_.max_num_batched_tokens);
+StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, const StepBounds& bounds) {
+  QUIRE_CHECK(std::max(plan.num_tokens, bounds.rows) <= config_.max_num_batched_tokens);
   changes_.clear();
   const int num_lanes = config_.cache.layout.num_lanes();
   for (const SequencePlan& sequence : plan.sequences) {
@@ -157,7 +157,7 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, int 
     }
   }
   StepTensors tensors;
-  build_tokens(plan, staging, min_rows, tensors);
+  build_tokens(plan, staging, bounds, tensors);
   tensors.table_entries = staging.put(changes_);
   tensors.saves = staging.put(plan.saves);
   tensors.block_copies = staging.put(plan.block_copies);

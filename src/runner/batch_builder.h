@@ -25,6 +25,12 @@ struct StepTensors {
   StateBatch state_batch;  // where the model has them
 };
 
+// What a step of one token a sequence may become in a graph.
+struct StepBounds {
+  int rows = 0;  // at most so many sequences; 0: it is what the plan says
+  int seq_len = 0;
+};
+
 // Turns plans into tensors. Keeps each seat's block table over steps.
 class BatchBuilder {
  public:
@@ -33,9 +39,9 @@ class BatchBuilder {
                Workspace& workspace);
 
   std::size_t staging_bytes() const;  // that build takes at most
-  // Writes the plan into `staging`. With min_rows, a plan of one token a sequence is padded to that many
-  // sequences of length 0, and where its tokens and sequences lie on the device depends on min_rows alone.
-  StepTensors build(const StepPlan& plan, StagingArea& staging, int min_rows = 0);
+  // Writes the plan into `staging`. With bounds, a plan of one token a sequence is padded to that many
+  // sequences of length 0, and where its tokens and sequences lie on the device depends on the bounds alone.
+  StepTensors build(const StepPlan& plan, StagingArea& staging, const StepBounds& bounds = {});
 
   // Lets the backend plan the attention of every group, for all its lanes.
   void plan_attention(std::span<AttentionBatch> batches) const;
@@ -50,7 +56,8 @@ class BatchBuilder {
     BlockId block;
   };
 
-  void build_tokens(const StepPlan& plan, StagingArea& staging, int min_rows, StepTensors& tensors) const;
+  void build_tokens(const StepPlan& plan, StagingArea& staging, const StepBounds& bounds,
+                    StepTensors& tensors) const;
   void build_states(const StepPlan& plan, StagingArea& staging, StepTensors& tensors) const;
   void build_slots(const StepPlan& plan, int lane, StagingArea& staging, AttentionBatch& batch) const;
   // Where the first of a seat's blocks in a lane stands in the tables.

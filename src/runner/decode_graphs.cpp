@@ -3,21 +3,37 @@
 #include <algorithm>
 
 namespace quire {
+namespace {
 
-void DecodeGraphs::capture(Backend& backend, int max_rows,
-                           const std::function<QueueStep(int rows)>& step_of) {
+// The attention of few sequences that are short may be another kernel's (Backend::self_attention): steps of
+// up to so many have a graph for short ones, too.
+constexpr int kFewRows = 16;
+constexpr int kShortLen = 2048;
+
+std::vector<StepBounds> bounds_up_to(const StepBounds& largest) {
   // Each number where a step is short and padding would show, then coarser.
   const auto step_after = [](int rows) { return rows < 16 ? 1 : rows < 64 ? 8 : rows < 256 ? 16 : 32; };
-  for (int rows = 1;; rows = std::min(rows + step_after(rows), max_rows)) {
-    const QueueStep queue_step = step_of(rows);
+  std::vector<StepBounds> all;
+  for (int rows = 1;; rows = std::min(rows + step_after(rows), largest.rows)) {
+    if (rows <= kFewRows && kShortLen < largest.seq_len) all.push_back({rows, kShortLen});
+    all.push_back({rows, largest.seq_len});
+    if (rows == largest.rows) return all;
+  }
+}
+
+}  // namespace
+
+void DecodeGraphs::capture(Backend& backend, const StepBounds& largest,
+                           const std::function<QueueStep(const StepBounds&)>& step_of) {
+  for (const StepBounds& bounds : bounds_up_to(largest)) {
+    const QueueStep queue_step = step_of(bounds);
     // As it must be before it is recorded; no sequence has a length.
     const StepOutputs outputs = queue_step();
     // The inputs are written anew for the next one; and while a graph is made, no op may wait for another
     // rank.
     backend.wait(backend.record());
     if (backend.runs_on_host()) return;
-    graphs_.push_back({rows, backend.capture(queue_step), outputs});
-    if (rows == max_rows) return;
+    graphs_.push_back({bounds, backend.capture(queue_step), outputs});
   }
 }
 
@@ -26,8 +42,11 @@ const DecodeGraphs::DecodeGraph* DecodeGraphs::find(const StepPlan& plan) const 
     return s.num_tokens == 1 && !is_pooled(s.output) && s.output != OutputKind::kLogprobs;
   };
   if (!std::ranges::all_of(plan.sequences, plain)) return nullptr;
-  const auto found = std::ranges::find_if(
-      graphs_, [&](const DecodeGraph& graph) { return graph.rows >= std::ssize(plan.sequences); });
+  int longest = 0;
+  for (const SequencePlan& s : plan.sequences) longest = std::max(longest, s.first_position + s.num_tokens);
+  const auto found = std::ranges::find_if(graphs_, [&](const DecodeGraph& graph) {
+    return graph.bounds.rows >= std::ssize(plan.sequences) && graph.bounds.seq_len >= longest;
+  });
   return found == graphs_.end() ? nullptr : &*found;
 }
 

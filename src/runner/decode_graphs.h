@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/ops.h"
+#include "runner/batch_builder.h"
 #include "runner/sampler.h"
 #include "scheduler/step_plan.h"
 
@@ -14,20 +15,21 @@ namespace quire {
 class DecodeGraphs {
  public:
   struct DecodeGraph {
-    int rows;  // at most so many sequences
+    StepBounds bounds;
     std::unique_ptr<Graph> graph;
     StepOutputs outputs;
   };
   using QueueStep = std::function<StepOutputs()>;
 
-  // step_of(rows): what queues a step of so many padded sequences, whose inputs are on their way. Records
+  // step_of(bounds): what queues a step of so many padded sequences, whose inputs are on their way. Records
   // none where an op runs on the host, which no graph can hold.
-  void capture(Backend& backend, int max_rows, const std::function<QueueStep(int rows)>& step_of);
+  void capture(Backend& backend, const StepBounds& largest,
+               const std::function<QueueStep(const StepBounds&)>& step_of);
   // The smallest that can run the plan, or null.
   const DecodeGraph* find(const StepPlan& plan) const;
 
  private:
-  std::vector<DecodeGraph> graphs_;  // by rows, the smallest first
+  std::vector<DecodeGraph> graphs_;  // by rows, then by length, the smallest first
 };
 
 }  // namespace quire

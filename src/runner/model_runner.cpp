@@ -33,10 +33,11 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
 
 void ModelRunner::capture_graphs() {
   if (!config_.use_graphs) return;
-  graphs_.capture(backend_, config_.max_output_rows(), [this](int rows) {
+  const StepBounds largest = {config_.max_output_rows(), config_.max_model_len};
+  graphs_.capture(backend_, largest, [this](const StepBounds& bounds) {
     StagingArea& staging = steps_.front().inputs;
     staging.clear();
-    const StepTensors inputs = batch_builder_.build(StepPlan{}, staging, rows);
+    const StepTensors inputs = batch_builder_.build(StepPlan{}, staging, bounds);
     staging.upload();
     return [this, inputs] { return sampler_.compute_logits(forward(inputs)); };
   });
@@ -59,7 +60,8 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   step.last_rows.sequences.clear();
 
   step.inputs.clear();
-  const StepTensors inputs = batch_builder_.build(plan, step.inputs, graph == nullptr ? 0 : graph->rows);
+  const StepTensors inputs =
+      batch_builder_.build(plan, step.inputs, graph == nullptr ? StepBounds{} : graph->bounds);
   sampler_.build(plan, step.inputs, step.samples);
   step.inputs.upload();
   ops::update_block_tables(backend_, batch_builder_.block_tables(), inputs.table_entries);

@@ -325,6 +325,13 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   prefill_attention(context(OpKind::kAttention), call, batch, shape, prefill_of());
 }
 
+void CudaBackend::self_attention(const Tensor& out, const AttentionInput& input, const KvCacheLayer& cache,
+                                 const AttentionBatch& batch, const AttentionScores& scores) {
+  if (deterministic_ || !cluster_attention_supports(context_, input, cache, batch, scores))
+    return Backend::self_attention(out, input, cache, batch, scores);
+  cluster_attention(context(OpKind::kAttention), out, input, cache, batch, scores);
+}
+
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& gate_up, Activation activation) {
   const auto* plain = dynamic_cast<const CudaLinear*>(&weights);

@@ -70,6 +70,8 @@ class CudaBackend final : public Backend {
   }
   void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache, const AttentionBatch& batch,
                  const AttentionScores& scores) override;
+  void self_attention(const Tensor& out, const AttentionInput& input, const KvCacheLayer& cache,
+                      const AttentionBatch& batch, const AttentionScores& scores) override;
   void causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params, const Tensor& state,
                    const StateBatch& batch) override {
     if (!causal_conv_supports(params)) return Backend::causal_conv(out, x, params, state, batch);

@@ -52,6 +52,15 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
 void decode_attention(const LaunchContext& context, const AttentionCall& call, const AttentionBatch& batch,
                       const AttentionShape& shape);
 
+// Few sequences of one query token each, and nothing else: rotate_and_store and attention in one launch. Of a
+// cache of the activations' type; on devices with clusters. Needs no plan or workspace; queries are left as
+// they were.
+bool cluster_attention_supports(const LaunchContext& context, const AttentionInput& input,
+                                const KvCacheLayer& cache, const AttentionBatch& batch,
+                                const AttentionScores& scores);
+void cluster_attention(const LaunchContext& context, const Tensor& out, const AttentionInput& input,
+                       const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores);
+
 // Sequences of more than one query token, or all of them: then a row's sums are taken in an order that
 // depends on its position alone, not on the batch, nor on how the sequence was cut into chunks. The others'
 // rows are left alone.

@@ -25,63 +25,6 @@
 namespace quire::cuda {
 namespace {
 
-// Four dimensions of one head, added up from parts that are each relative to their own maximum.
-class HeadSum {
- public:
-  // weights(i) is {maximum, total} of part i, and values(i) its sums; kAtOnce parts are read at once. A part
-  // of maximum -inf is empty and its sums are 0; the first kAtOnce are not all empty.
-  template <int kAtOnce, typename Weights, typename Values>
-  __device__ void add(int count, Weights&& weights, Values&& values) {
-    for (int base = 0; base < count; base += kAtOnce) {
-      float2 weight[kAtOnce];
-      float4 value[kAtOnce];
-      float largest = top_;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        weight[i] = weights(min(base + i, count - 1));
-        value[i] = values(min(base + i, count - 1));
-        if (base + i >= count) weight[i].x = -INFINITY;
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) largest = fmaxf(largest, weight[i].x);
-      scale(exp2_approx(top_ - largest));
-      top_ = largest;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const float factor = exp2_approx(weight[i].x - largest);
-        total_ += weight[i].y * factor;
-        sums_.x += value[i].x * factor;
-        sums_.y += value[i].y * factor;
-        sums_.z += value[i].z * factor;
-        sums_.w += value[i].w * factor;
-      }
-    }
-  }
-
-  __device__ float2 weight() const { return {top_, total_}; }
-  __device__ float4 sums() const { return sums_; }
-
-  // other: the weight of what has no value.
-  template <typename T>
-  __device__ void write(T* out, float other) {
-    scale(__fdividef(1.0F, total_ + other));
-    *reinterpret_cast<uint2*>(out) = {pack<T>(sums_.x, sums_.y), pack<T>(sums_.z, sums_.w)};
-  }
-
- private:
-  __device__ void scale(float factor) {
-    total_ *= factor;
-    sums_.x *= factor;
-    sums_.y *= factor;
-    sums_.z *= factor;
-    sums_.w *= factor;
-  }
-
-  float top_ = -INFINITY;
-  float total_ = 0;
-  float4 sums_ = {0, 0, 0, 0};
-};
-
 // What the warps tell each other at the end of a piece.
 template <int kWarps>
 struct Meeting {

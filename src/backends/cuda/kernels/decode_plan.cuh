@@ -27,8 +27,9 @@ constexpr int warps_per_block(int head_dim) { return head_dim > 128 ? 2 : 4; }
 
 // How the query heads of a KV head are cut into items.
 struct HeadSplit {
-  explicit HeadSplit(const AttentionShape& shape)
-      : group(shape.num_heads / shape.num_kv_heads),
+  explicit HeadSplit(const AttentionShape& shape) : HeadSplit(shape.num_heads, shape.num_kv_heads) {}
+  HeadSplit(int num_heads, int num_kv_heads)
+      : group(num_heads / num_kv_heads),
         head_tiles(group > 8 ? 2 : 1),
         parts(ceil_div(group, 8 * head_tiles)),
         heads_per_item(ceil_div(group, parts)) {}

@@ -2,7 +2,8 @@
 
 #include "backends/cuda/kernels/decode_loader.cuh"
 
-// The computing half of paged decode attention: a warp, over its tiles of a piece.
+// The computing half of paged decode attention: a warp, over its tiles of a piece, and the sum of what warps
+// found.
 namespace quire::cuda {
 
 // An 8 × 8 matrix of 16-bit values over a warp, lane i holding columns 2 (i % 4) and the next of row i / 4.
@@ -293,6 +294,63 @@ class WarpAttention {
   float sums_[kHeadTiles][kSteps][4];
   float top_[kHeadTiles][2];    // largest score so far, a value's exponent included
   float total_[kHeadTiles][2];  // of the weights of this lane's tokens
+};
+
+// Four dimensions of one head, added up from parts that are each relative to their own maximum.
+class HeadSum {
+ public:
+  // weights(i) is {maximum, total} of part i, and values(i) its sums; kAtOnce parts are read at once. A part
+  // of maximum -inf is empty and its sums are 0; the first kAtOnce are not all empty.
+  template <int kAtOnce, typename Weights, typename Values>
+  __device__ void add(int count, Weights&& weights, Values&& values) {
+    for (int base = 0; base < count; base += kAtOnce) {
+      float2 weight[kAtOnce];
+      float4 value[kAtOnce];
+      float largest = top_;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        weight[i] = weights(min(base + i, count - 1));
+        value[i] = values(min(base + i, count - 1));
+        if (base + i >= count) weight[i].x = -INFINITY;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) largest = fmaxf(largest, weight[i].x);
+      scale(exp2_approx(top_ - largest));
+      top_ = largest;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float factor = exp2_approx(weight[i].x - largest);
+        total_ += weight[i].y * factor;
+        sums_.x += value[i].x * factor;
+        sums_.y += value[i].y * factor;
+        sums_.z += value[i].z * factor;
+        sums_.w += value[i].w * factor;
+      }
+    }
+  }
+
+  __device__ float2 weight() const { return {top_, total_}; }
+  __device__ float4 sums() const { return sums_; }
+
+  // other: the weight of what has no value.
+  template <typename T>
+  __device__ void write(T* out, float other) {
+    scale(__fdividef(1.0F, total_ + other));
+    *reinterpret_cast<uint2*>(out) = {pack<T>(sums_.x, sums_.y), pack<T>(sums_.z, sums_.w)};
+  }
+
+ private:
+  __device__ void scale(float factor) {
+    total_ *= factor;
+    sums_.x *= factor;
+    sums_.y *= factor;
+    sums_.z *= factor;
+    sums_.w *= factor;
+  }
+
+  float top_ = -INFINITY;
+  float total_ = 0;
+  float4 sums_ = {0, 0, 0, 0};
 };
 
 }  // namespace quire::cuda

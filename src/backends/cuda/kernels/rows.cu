@@ -138,7 +138,8 @@ __global__ void gather_cols_kernel(Unit* out, const Unit* x, const int* cols, st
 
 __global__ void fill_tokens_kernel(int* ids, const int* places, const int* tokens, int count) {
   wait_for_kernels();
-  admit_next_kernel();  // only now: kernels of the step read states, which may be copied before it, ahead
+  admit_next_kernel();  // only now: kernels of the step read states and the cache, which may be copied before
+                        // it, ahead
   const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   const int place = places[i];
