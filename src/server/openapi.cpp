@@ -1,12 +1,14 @@
 #include "server/openapi.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 #include <string_view>
 
 namespace quire::server {
 namespace {
 
+const std::string kSchemas = "#/components/schemas/";
 constexpr std::string_view kSource =
 #include "server/openapi.json.inc"
     ;
@@ -22,31 +24,41 @@ void allow_null(OrderedJson& schema) {
   }
 }
 
-// Everywhere within: limits have their values, what has properties is an object, and optional ones may be
-// null.
-void complete_schemas(OrderedJson& value, const OrderedJson& limits) {
-  if (value.is_string() && limits.contains(value.get_ref<const std::string&>()))
-    value = OrderedJson(limits[value.get_ref<const std::string&>()]);
-  if (!value.is_structured()) return;
-  for (OrderedJson& inner : value) complete_schemas(inner, limits);
-  if (!value.is_object() || !value.contains("properties")) return;
-  value.emplace("type", "object");
-  const OrderedJson required = value.value("required", OrderedJson::array());
-  for (auto& [name, schema] : value["properties"].items())
-    if (std::find(required.begin(), required.end(), name) == required.end()) allow_null(schema);
+// Writes a schema out. A text stands for what `words` have by it, or else for what the document has by that
+// name, or for a type; [X] is a list of X. What has properties is an object, and optional ones may be null.
+void complete_schema(OrderedJson& schema, const OrderedJson& words) {
+  if (schema.is_string() && words.contains(schema)) schema = OrderedJson(words[schema]);
+  if (schema.is_array()) schema = {{"type", "array"}, {"items", OrderedJson(schema.front())}};
+  if (schema.is_string()) {
+    const auto name = schema.get<std::string>();
+    const bool is_type = std::islower(static_cast<unsigned char>(name.front())) != 0;
+    schema = {{is_type ? "type" : "$ref", is_type ? name : kSchemas + name}};
+    return;
+  }
+  for (auto& [key, value] : schema.items()) {
+    if (value.is_string() && words.contains(value)) value = OrderedJson(words[value]);  // a limit
+    if (key == "items" || key == "additionalProperties") complete_schema(value, words);
+    if (key != "properties" && key != "allOf" && key != "anyOf") continue;
+    for (OrderedJson& inner : value) complete_schema(inner, words);
+  }
+  if (!schema.contains("properties")) return;
+  schema.emplace("type", "object");
+  const OrderedJson required = schema.value("required", OrderedJson::array());
+  for (auto& [name, property] : schema["properties"].items())
+    if (std::find(required.begin(), required.end(), name) == required.end()) allow_null(property);
 }
 
 OrderedJson answer(const OrderedJson& description, const OrderedJson& schema, const std::string& type) {
   return {{"description", description}, {"content", {{type, {{"schema", schema}}}}}};
 }
 
-// The operation of a row of `routes`.
-OrderedJson operation(const OrderedJson& route, const OrderedJson& errors) {
+// The operation of a row of `routes`, for one of its paths.
+OrderedJson operation(const OrderedJson& route, const std::string& path, const OrderedJson& errors) {
   const std::set<std::string> of_bodies = {"404", "415", "429"}, of_keys = {"401", "403"};
   const bool is_post = route["method"] == "post", is_open = route.contains("open");
   OrderedJson made = {{"summary", route["summary"]}};
   if (is_open) made["security"] = OrderedJson::array();
-  if (const std::string path = route["path"]; path.ends_with('}')) {
+  if (path.ends_with('}')) {
     const std::size_t name = path.rfind('{') + 1;
     made["parameters"] = OrderedJson::array({{{"name", path.substr(name, path.size() - 1 - name)},
                                               {"in", "path"},
@@ -61,7 +73,7 @@ OrderedJson operation(const OrderedJson& route, const OrderedJson& errors) {
   answers["200"] = answer(route["summary"], route["answer"], route.value("type", "application/json"));
   if (route.contains("stream"))
     answers["200"]["content"]["text/event-stream"]["schema"] = {{"type", "string"}};
-  const OrderedJson error = {{"$ref", route.value("error", "#/components/schemas/Error")}};
+  const OrderedJson error = {{"$ref", kSchemas + route.value("error", "Error")}};
   const OrderedJson own = route.value("errors", OrderedJson::array());
   for (const auto& [status, text] : errors.items()) {
     const bool is_own = std::find(own.begin(), own.end(), status) != own.end();
@@ -75,21 +87,24 @@ OrderedJson operation(const OrderedJson& route, const OrderedJson& errors) {
 
 OrderedJson openapi_document(const ServedModel& model, const std::string& root_path) {
   OrderedJson document = parse_ordered_json(kSource, "openapi.json");
-  const OrderedJson limits = {{"{names}", OrderedJson(model.names)},
-                              {"{max_n}", model.max_n},
-                              {"{max_prompts}", model.max_prompts},
-                              {"{hidden_size}", model.hidden_size},
-                              {"{max_logprobs}", model.sampling.max_logprobs},
-                              {"{max_token_id}", model.sampling.vocab_size - 1}};
-  complete_schemas(document, limits);
+  OrderedJson words = std::move(document["words"]);
+  words.update({{"{names}", OrderedJson(model.names)},
+                {"{max_n}", model.max_n},
+                {"{max_prompts}", model.max_prompts},
+                {"{hidden_size}", model.hidden_size},
+                {"{max_logprobs}", model.sampling.max_logprobs},
+                {"{max_token_id}", model.sampling.vocab_size - 1}});
+  for (OrderedJson& schema : document["components"]["schemas"]) complete_schema(schema, words);
   document["info"]["version"] = QUIRE_VERSION;
   document["servers"] = OrderedJson::array({{{"url", root_path + "/"}}});
   OrderedJson& paths = document["paths"];
-  for (const OrderedJson& route : document["routes"])
-    paths[route["path"].get<std::string>()][route["method"].get<std::string>()] =
-        operation(route, document["errors"]);
-  document.erase("routes");
-  document.erase("errors");
+  for (OrderedJson& route : document["routes"]) {
+    for (const char* schema : {"request", "answer"})
+      if (route.contains(schema)) complete_schema(route[schema], words);
+    for (const std::string path : route["paths"])
+      paths[path][route["method"].get<std::string>()] = operation(route, path, document["errors"]);
+  }
+  for (const char* source : {"words", "routes", "errors"}) document.erase(source);
   return document;
 }
 
