@@ -11,9 +11,7 @@
 #include "base/host_memory.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "server/auth.h"
-#include "server/cors.h"
-#include "server/host_names.h"
+#include "server/access_rules.h"
 #include "server/messages_response.h"
 #include "server/responses_request.h"
 

@@ -1,11 +1,10 @@
-#include "server/auth.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "base/error.h"
+#include "server/access_rules.h"
 
 namespace quire::server {
 namespace {

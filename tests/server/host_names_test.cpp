@@ -1,8 +1,7 @@
-#include "server/host_names.h"
-
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
+#include "server/access_rules.h"
 
 namespace quire::server {
 namespace {
