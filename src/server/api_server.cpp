@@ -12,8 +12,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "server/access_rules.h"
-#include "server/messages_response.h"
-#include "server/responses_request.h"
+#include "server/messages.h"
+#include "server/responses.h"
 
 namespace quire::server {
 namespace {

@@ -6,12 +6,11 @@
 
 #include "base/log.h"
 #include "server/chat_response.h"
-#include "server/completion_response.h"
+#include "server/completion.h"
 #include "server/held_output.h"
 #include "server/live_request.h"
 #include "server/llama_completion.h"
-#include "server/messages_request.h"
-#include "server/messages_response.h"
+#include "server/messages.h"
 #include "server/openapi.h"
 #include "server/text_requests.h"
 

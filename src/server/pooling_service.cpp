@@ -5,8 +5,8 @@
 
 #include "server/api_error.h"
 #include "server/api_service.h"
-#include "server/completion_request.h"
-#include "server/pooling_response.h"
+#include "server/completion.h"
+#include "server/pooling.h"
 
 namespace quire::server {
 namespace {

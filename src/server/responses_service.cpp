@@ -3,7 +3,7 @@
 
 #include "server/api_service.h"
 #include "server/json_fields.h"
-#include "server/responses_response.h"
+#include "server/responses.h"
 
 // The endpoints below /v1/responses.
 namespace quire::server {

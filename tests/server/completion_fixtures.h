@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "protocol_fixtures.h"
-#include "server/completion_request.h"
+#include "server/completion.h"
 
 namespace quire::server::test {
 

@@ -1,6 +1,5 @@
-#include "server/completion_request.h"
-
 #include "completion_fixtures.h"
+#include "server/completion.h"
 
 namespace quire::server {
 namespace {

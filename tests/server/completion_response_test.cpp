@@ -1,6 +1,5 @@
-#include "server/completion_response.h"
-
 #include "response_fixtures.h"
+#include "server/completion.h"
 
 namespace quire::server {
 namespace {

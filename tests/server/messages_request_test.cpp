@@ -1,6 +1,5 @@
-#include "server/messages_request.h"
-
 #include "protocol_fixtures.h"
+#include "server/messages.h"
 
 namespace quire::server {
 namespace {

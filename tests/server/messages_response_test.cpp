@@ -1,6 +1,5 @@
-#include "server/messages_response.h"
-
 #include "response_fixtures.h"
+#include "server/messages.h"
 
 namespace quire::server {
 namespace {

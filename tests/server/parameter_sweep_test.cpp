@@ -4,7 +4,7 @@
 
 #include "protocol_fixtures.h"
 #include "server/chat_request.h"
-#include "server/completion_request.h"
+#include "server/completion.h"
 
 namespace quire::server {
 namespace {

@@ -1,7 +1,6 @@
-#include "server/pooling_request.h"
-
 #include "protocol_fixtures.h"
-#include "server/completion_request.h"
+#include "server/completion.h"
+#include "server/pooling.h"
 
 namespace quire::server {
 namespace {

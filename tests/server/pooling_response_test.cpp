@@ -1,8 +1,7 @@
-#include "server/pooling_response.h"
-
 #include <cmath>
 
 #include "response_fixtures.h"
+#include "server/pooling.h"
 
 namespace quire::server {
 namespace {

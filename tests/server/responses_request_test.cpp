@@ -1,9 +1,8 @@
-#include "server/responses_request.h"
-
 #include <functional>
 
 #include "protocol_fixtures.h"
 #include "server/response_items.h"
+#include "server/responses.h"
 
 namespace quire::server {
 namespace {

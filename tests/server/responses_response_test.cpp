@@ -1,8 +1,7 @@
-#include "server/responses_response.h"
-
 #include <map>
 
 #include "response_fixtures.h"
+#include "server/responses.h"
 
 namespace quire::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/completion_request.h"
+#include "server/completion.h"
 #include "server/protocol_fixtures.h"
 
 namespace quire::server {
