@@ -12,7 +12,6 @@
 #include "inspect/workload.h"
 #include "record/recorder.h"
 #include "scheduler/scheduler.h"
-#include "server/window/frame_patch.h"
 #include "server/window/window_book.h"
 
 namespace quire {

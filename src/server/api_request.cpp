@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "server/api_error.h"
-#include "server/structured_fields.h"
 
 namespace quire::server {
 namespace {

@@ -7,11 +7,9 @@
 #include "base/log.h"
 #include "server/chat_response.h"
 #include "server/completion.h"
-#include "server/held_output.h"
 #include "server/live_request.h"
 #include "server/llama_completion.h"
 #include "server/messages.h"
-#include "server/openapi.h"
 #include "server/text_requests.h"
 
 namespace quire::server {

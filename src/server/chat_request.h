@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "dialects/output_format.h"
 #include "server/api_request.h"
 #include "server/chat_messages.h"
 #include "tokenizer/chat_template.h"
@@ -39,5 +40,13 @@ std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointC
 // The tokens of such a prompt. What stands in a message never becomes a special token.
 std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
                                    const ServedModel& model);
+
+// Holds the chat's output to what the request asks of its tools: calls where they have to be, one where one
+// may be, and arguments that have their schemas where one is strict or `structured_outputs` hold the answer
+// that comes instead. All of it, and `structured_outputs` themselves, begins to hold behind the reasoning,
+// which `thinking_token_budget` bounds.
+// format: what is looked for in the output. prompt: the text that it continues, or its end. ApiError where
+// the model cannot write such calls.
+void hold_output(const dialects::OutputFormat& format, std::string_view prompt, ChatRequest& request);
 
 }  // namespace quire::server

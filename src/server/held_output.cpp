@@ -1,10 +1,9 @@
-#include "server/held_output.h"
-
 #include <optional>
 #include <utility>
 
 #include "dialects/tool_grammar.h"
 #include "server/api_error.h"
+#include "server/chat_request.h"
 
 namespace quire::server {
 namespace {

@@ -1,11 +1,24 @@
 #include "server/metrics.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string_view>
 
 namespace quire::server {
 namespace {
 
+// Before main, which is as good as when the process was started.
+const std::chrono::duration<double> kStartTime = std::chrono::system_clock::now().time_since_epoch();
+
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+}
 double seconds(TimePoint::duration time) { return std::chrono::duration<double>(time).count(); }
 
 Labels cache_info(const EngineConfig& config, const RuntimeConfig& runtime) {
@@ -201,6 +214,29 @@ void RequestMetrics::finish(const RequestOutput& request, const CompletionOutput
   metrics_.inference_.observe(seconds(*times.last_token - *times.scheduled));
   metrics_.request_computed_.observe(num_prompt - request.num_cached_tokens);
   if (num_tokens > 1) metrics_.token_mean_.observe(decode / (num_tokens - 1));
+}
+
+std::string process_metrics() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  double virtual_pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> virtual_pages >> resident_pages;
+  const auto page_bytes = static_cast<double>(::sysconf(_SC_PAGESIZE));
+  std::error_code ignored;
+  const auto open_files = std::distance(std::filesystem::directory_iterator("/proc/self/fd", ignored), {});
+
+  PrometheusText text({});
+  text.counter("process_cpu_seconds_total", "Processor time that was used, in seconds.",
+               {seconds(usage.ru_utime) + seconds(usage.ru_stime)});
+  text.gauge("process_resident_memory_bytes", "Memory in use.", {resident_pages * page_bytes});
+  text.gauge("process_virtual_memory_bytes", "Addresses in use.", {virtual_pages * page_bytes});
+  text.gauge("process_open_fds", "Open files.", {open_files - 1});  // not the folder itself
+  text.gauge("process_max_fds", "Files that may be open.", {files.rlim_cur});
+  text.gauge("process_start_time_seconds", "When it was started, in seconds since 1970.",
+             {kStartTime.count()});
+  return text.take();
 }
 
 }  // namespace quire::server

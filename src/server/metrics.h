@@ -133,4 +133,8 @@ class RequestMetrics {
   std::vector<Seen> seen_;  // by output
 };
 
+// What this process uses, in Prometheus' text format under the names that its client libraries have agreed
+// upon: process_cpu_seconds_total and the like.
+std::string process_metrics();
+
 }  // namespace quire::server

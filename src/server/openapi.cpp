@@ -1,9 +1,10 @@
-#include "server/openapi.h"
-
 #include <algorithm>
 #include <cctype>
 #include <set>
 #include <string_view>
+
+#include "base/json.h"
+#include "server/text_requests.h"
 
 namespace quire::server {
 namespace {

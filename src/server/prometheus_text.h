@@ -71,8 +71,4 @@ class PrometheusText {
   std::string text_;
 };
 
-// What this process uses, in Prometheus' text format under the names that its client libraries have agreed
-// upon: process_cpu_seconds_total and the like.
-std::string process_metrics();
-
 }  // namespace quire::server

@@ -1,11 +1,10 @@
-#include "server/structured_fields.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/api_error.h"
+#include "server/api_request.h"
 
 namespace quire::server {
 namespace {

@@ -22,4 +22,9 @@ OrderedJson detokenize_body(const OrderedJson& body, const ServedModel& model);
 OrderedJson models_body(const ServedModel& model, std::int64_t created);
 OrderedJson model_body(const std::string& id, const ServedModel& model, std::int64_t created);
 
+// GET /openapi.json: what is served, in OpenAPI 3.1, with the limits that hold for this model. openapi.json
+// has what is special of each route; what all have alike is added (openapi.cpp): the errors, that optional
+// fields may be null, and the frames around schemas. `root_path` is a proxy's prefix.
+OrderedJson openapi_document(const ServedModel& model, const std::string& root_path);
+
 }  // namespace quire::server

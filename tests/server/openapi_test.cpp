@@ -1,5 +1,3 @@
-#include "server/openapi.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <set>
 
 #include "server/api_server.h"
+#include "server/text_requests.h"
 
 namespace quire::server {
 namespace {

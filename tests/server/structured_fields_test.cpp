@@ -1,9 +1,8 @@
-#include "server/structured_fields.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/api_error.h"
+#include "server/api_request.h"
 
 namespace quire::server {
 namespace {

@@ -1,11 +1,10 @@
-#include "server/window/frame_patch.h"
-
 #include <cmath>
 #include <type_traits>
 
 #include "base/format.h"
 #include "base/json.h"
 #include "server/api_response.h"
+#include "server/window/window_frame.h"
 
 namespace quire::server {
 namespace {

@@ -9,7 +9,6 @@
 #include "record/replayer.h"
 #include "server/api_error.h"
 #include "server/window.h"
-#include "server/window/frame_patch.h"
 #include "server/window/page.h"
 #include "server/window/window_book.h"
 

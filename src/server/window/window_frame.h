@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "record/recording.h"
 #include "scheduler/step_plan.h"
+#include "server/window.h"
 
 namespace quire::server {
 
@@ -114,5 +116,13 @@ struct WindowFrame {
   std::vector<WindowMark> marks;
   std::map<std::int64_t, WindowSecond> seconds;  // the last ones, by number
 };
+
+// What turns the JSON of one frame into that of another, as a JSON merge patch (RFC 7386). before: null for
+// the patch of an empty object, which is the frame's JSON itself. docs/window.md says what is in it.
+std::string frame_patch(const WindowFrame* before, const WindowFrame& now);
+
+// A frame's "about", which does not change: {"about":{...}}. num_steps: of a recording; 0: it is live.
+std::string about_patch(const SchedulerConfig& config, const WindowOptions& options, std::uint64_t num_steps,
+                        double seconds);
 
 }  // namespace quire::server

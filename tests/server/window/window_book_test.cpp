@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "sanitized.h"
 #include "scheduler/harness.h"
-#include "server/window/frame_patch.h"
 
 namespace quire::server {
 namespace {
