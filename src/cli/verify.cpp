@@ -66,6 +66,18 @@ struct Verify : EngineOptions {
   }
 };
 
+struct Checksum {
+  std::string model;
+  ModelSource source;
+
+  int run() const {
+    const std::string found = source.find(model);
+    const std::size_t count = write_checksums(found);
+    print_text(stdout, "{}: {} files\n", manifest_path(found).string(), count);
+    return 0;
+  }
+};
+
 }  // namespace
 
 void add_verify(CLI::App& app, Command& chosen) {
@@ -77,6 +89,14 @@ void add_verify(CLI::App& app, Command& chosen) {
   flags.on("--json", verify.json, "print one JSON object a prompt");
   flags.on("--checksums", verify.checksums,
            "compare its files with what quire checksum wrote beside them, and nothing else");
+}
+
+void add_checksum(CLI::App& app, Command& chosen) {
+  auto [flags, checksum] =
+      add_command<Checksum>(app, chosen, "checksum",
+                            "Write the SHA-256 of a model's files, for verify --checksums and sha256sum -c");
+  flags.value("MODEL", checksum.model, "checkpoint directory, hub id or .gguf file")->required();
+  add_source_options(flags, checksum.source);
 }
 
 }  // namespace quire::cli

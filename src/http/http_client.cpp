@@ -21,6 +21,9 @@ constexpr std::chrono::milliseconds kLongestWait{100};  // until a wish to stop 
 template <typename T, auto free>
 using Owned = std::unique_ptr<T, decltype([](T* it) { free(it); })>;
 
+using Url = Owned<CURLU, curl_url_cleanup>;
+using Text = Owned<char, curl_free>;
+
 // What libcurl knows of a transfer.
 template <typename T>
 T info(CURL* easy, CURLINFO what) {
@@ -83,6 +86,21 @@ Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_eas
   for (const std::string& header : call.headers)
     headers.reset(curl_slist_append(headers.release(), header.c_str()));
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
+}
+
+Url parse_url(const std::string& text) {
+  Url url(curl_url());
+  QUIRE_CHECK(url != nullptr);
+  if (const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0); code != CURLUE_OK)
+    fail("{} is no URL: {}", in_quotes(text), curl_url_strerror(code));
+  return url;
+}
+
+// "" where the URL has none.
+std::string part(const Url& url, CURLUPart which, unsigned flags = CURLU_DEFAULT_PORT) {
+  char* text = nullptr;
+  const bool is_there = curl_url_get(url.get(), which, &text, flags) == CURLUE_OK;
+  return is_there ? Text(text).get() : "";
 }
 
 }  // namespace
@@ -183,6 +201,35 @@ std::string error_text(std::string_view body) {
   } catch (const Error&) {  // it is no JSON
   }
   return in_quotes(body);
+}
+
+std::string join_url(const std::string& base, const std::string& location) {
+  const Url url = parse_url(base);
+  const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, location.c_str(), 0);
+  const std::string scheme = part(url, CURLUPART_SCHEME);
+  if (code != CURLUE_OK || (scheme != "http" && scheme != "https"))
+    fail("{} leads to {}, which is no http or https URL", base, in_quotes(location));
+  std::string joined = part(url, CURLUPART_URL, 0);
+  QUIRE_CHECK(!joined.empty());
+  return joined;
+}
+
+bool same_origin(const std::string& a, const std::string& b) {
+  const Url first = parse_url(a);
+  const Url second = parse_url(b);
+  for (const CURLUPart which : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
+    if (part(first, which) != part(second, which)) return false;
+  }
+  return true;
+}
+
+bool is_https(const std::string& url) { return part(parse_url(url), CURLUPART_SCHEME) == "https"; }
+
+std::string escape_segment(const std::string& text) {
+  if (text.empty()) return {};  // a length of 0 would have curl look for a NUL
+  const Text escaped(curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())));
+  QUIRE_CHECK(escaped != nullptr);
+  return escaped.get();
 }
 
 }  // namespace quire

@@ -286,6 +286,19 @@ void Download::tick() {
 
 }  // namespace
 
+bool is_hub_model(const std::string& name) {
+  std::error_code ec;
+  return is_hub_id(parse_hub_name(name).id) && !fs::exists(name, ec);
+}
+
+HubModel parse_hub_model(const std::string& name, std::string revision, bool with_weights) {
+  HubName parsed = parse_hub_name(name);
+  if (parsed.gguf.empty() && name.ends_with(':'))
+    fail("{}: behind the colon comes a GGUF file of it, or a quantisation such as Q4_K_M", name);
+  const ModelParts parts = with_weights ? ModelParts::kAll : ModelParts::kText;
+  return {std::move(parsed.id), std::move(revision), parts, std::move(parsed.gguf)};
+}
+
 fs::path find_hub_model(const HubSettings& settings, const HubModel& model, const DownloadHooks& hooks) {
   QUIRE_CHECK(is_hub_id(model.id));
   if (!is_safe_path(model.revision))

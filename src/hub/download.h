@@ -17,6 +17,10 @@ struct HubModel {
   ModelParts parts = ModelParts::kAll;
   std::string gguf = {};  // a GGUF file, or its quantisation, such as Q4_K_M: of the model nothing else
 };
+// Whether that is a hub id, as HubName has it: what exists on disk never is.
+bool is_hub_model(const std::string& name);
+// What such a name is of. Error where nothing follows its colon.
+HubModel parse_hub_model(const std::string& name, std::string revision, bool with_weights);
 
 struct DownloadHooks {
   // Both on the caller's thread, some times a second while files come.

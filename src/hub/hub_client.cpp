@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "http/url.h"
 #include "hub/hub_cache.h"
 
 namespace quire {

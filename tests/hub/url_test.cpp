@@ -1,8 +1,7 @@
-#include "http/url.h"
-
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
+#include "http/http_client.h"
 
 namespace quire {
 namespace {

@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 
-#include "base/error.h"
+#include "base/format.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "hub/download.h"
-#include "hub/gguf_files.h"
 
 namespace quire::cli {
 namespace {
@@ -55,10 +53,7 @@ class DownloadBar {
 
 }  // namespace
 
-bool is_hub_model(const std::string& model) {
-  std::error_code ec;
-  return is_hub_id(parse_hub_name(model).id) && !std::filesystem::exists(model, ec);
-}
+bool is_hub_model(const std::string& model) { return quire::is_hub_model(model); }
 
 std::string ModelSource::find(const std::string& model, bool with_weights) const {
   if (!is_hub_model(model)) return model;
@@ -72,12 +67,7 @@ std::string ModelSource::find(const std::string& model, bool with_weights) const
   settings.offline = settings.offline || offline;
   DownloadBar bar(model, settings.cache);
   hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); };
-  const ModelParts parts = with_weights ? ModelParts::kAll : ModelParts::kText;
-  HubName name = parse_hub_name(model);
-  if (name.gguf.empty() && model.ends_with(':'))
-    fail("{}: behind the colon comes a GGUF file of it, or a quantisation such as Q4_K_M", model);
-  return find_hub_model(settings, {std::move(name.id), revision, parts, std::move(name.gguf)}, hooks)
-      .string();
+  return find_hub_model(settings, parse_hub_model(model, revision, with_weights), hooks).string();
 }
 
 void add_source_options(Flags flags, ModelSource& source) {

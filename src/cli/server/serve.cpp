@@ -1,7 +1,13 @@
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -10,12 +16,56 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/server/serve_flags.h"
-#include "cli/server/stop_signal.h"
 #include "inspect/bench.h"
+#include "record/recording.h"
 #include "server/api_server.h"
 
 namespace quire::cli {
 namespace {
+
+// SIGINT and SIGTERM end the program; without a handler the kernel would spare process 1 of a container.
+// After arm() the first one ends wait(), a later one the program. One at a time.
+class StopSignal {
+ public:
+  StopSignal() {
+    event_ = ::eventfd(0, EFD_CLOEXEC);
+    QUIRE_CHECK(event_ >= 0, "no eventfd");
+    first_ = kLongAgo;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) {
+      const Ticks now = Clock::now().time_since_epoch().count();
+      Ticks first = kNone;
+      if (first_.compare_exchange_strong(first, now)) return raise();
+      if (now - first > kOneSignal.count()) ::_exit(128 + signal);
+    };
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+
+  static void arm() { first_ = kNone; }
+  // As if the first one had come.
+  static void raise() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event_, &one, sizeof one);
+  }
+  static void wait() {
+    std::uint64_t count = 0;
+    while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Ticks = Clock::rep;
+
+  // Some send a signal twice: timeout(1) to its child and to its group, a terminal's shell beside it.
+  static constexpr Clock::duration kOneSignal = std::chrono::milliseconds(100);
+  static constexpr Ticks kNone = std::numeric_limits<Ticks>::max();
+  static constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 2;
+
+  static inline int event_ = -1;
+  static inline std::atomic<Ticks> first_{kLongAgo};  // when the first one came
+};
 
 constexpr double kLostDrain = 1;  // seconds: every request has its error already
 
@@ -239,6 +289,24 @@ void add_serve(CLI::App& app, Command& chosen) {
   flags.shown("--http-threads", serve.server.http.num_threads, "threads that read and write",
               CLI::Range(1, 256));
   add_taken_flags(flags);
+}
+
+int serve_recording(const std::string& path, int port) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const StopSignal stop;
+  server::require_window();
+  std::shared_ptr<server::Window> window = server::make_window(Recording(path));
+  server::ApiServerConfig config;
+  config.http.port = static_cast<std::uint16_t>(port);
+  config.access_log = server::AccessLogFormat::kOff;
+  server::ApiServer http(config);
+  StopSignal::arm();
+  http.show(std::move(window));
+  print_text(stderr, "quire: {} is shown on http://{}:{}/window (Ctrl-C stops)\n", path, config.http.host,
+             http.port());
+  StopSignal::wait();
+  http.stop({});
+  return 0;
 }
 
 }  // namespace quire::cli
