@@ -1,7 +1,7 @@
 // Lines of the last two minutes, a point a second; and the same as a table.
 
 import { prepare } from "./field.js";
-import { milliseconds, number, share } from "./words.js";
+import { addRow, make, milliseconds, number, setText, share } from "./words.js";
 
 const SECONDS = 120, HEIGHT = 70;
 
@@ -21,12 +21,9 @@ export class Charts {
     this.table = document.getElementById("table");
     const parent = document.getElementById("charts");
     this.charts = CHARTS.map((chart) => {
-      const figure = document.createElement("figure"), caption = document.createElement("figcaption");
-      const value = document.createElement("b"), canvas = document.createElement("canvas");
+      const value = make("b"), canvas = make("canvas");
       canvas.setAttribute("role", "img");
-      caption.append(`${chart.title}: `, value);
-      figure.append(caption, canvas);
-      parent.append(figure);
+      parent.append(make("figure", {}, make("figcaption", {}, `${chart.title}: `, value), canvas));
       return { ...chart, value, canvas };
     });
   }
@@ -41,14 +38,11 @@ export class Charts {
     for (const chart of this.charts) drawChart(chart, seconds, last, style);
     if (!this.table.closest("details").open) return;
     this.table.replaceChildren();
-    this.addRow(["second", ...CHARTS.map((chart) => chart.title)], "th");
-    for (const [second, values] of seconds.slice(-20).reverse())
-      this.addRow([number(second), ...CHARTS.map(({ at, show }) => (values[at] < 0 ? "–" : show(values[at])))], "td");
-  }
-
-  addRow(cells, tag) {
-    const row = this.table.insertRow();
-    for (const cell of cells) row.append(Object.assign(document.createElement(tag), { textContent: cell }));
+    addRow(this.table, ["second", ...CHARTS.map((chart) => chart.title)], "th");
+    for (const [second, values] of seconds.slice(-20).reverse()) {
+      const shown = CHARTS.map(({ at, show }) => (values[at] < 0 ? "–" : show(values[at])));
+      addRow(this.table, [number(second), ...shown], "td");
+    }
   }
 }
 
@@ -58,10 +52,7 @@ function drawChart(chart, seconds, last, style) {
   const newest = values[values.length - 1];
   const now = newest && newest[0] > last - 10 ? chart.show(newest[1]) : "–";
   const text = newest ? `${now}, highest ${chart.show(Math.max(...values.map(([, value]) => value)))}` : "–";
-  if (chart.value.textContent !== text) {
-    chart.value.textContent = text;
-    chart.canvas.setAttribute("aria-label", `${chart.title}: ${text}`);
-  }
+  if (setText(chart.value, text)) chart.canvas.setAttribute("aria-label", `${chart.title}: ${text}`);
   const { context, width } = prepare(chart.canvas, HEIGHT);
   context.strokeStyle = style.line;
   context.lineWidth = 1;

@@ -1,6 +1,6 @@
 // The cache as fields of blocks: one for each group of layers, one for slots of fixed states, one for host memory.
 
-import { groupName, number } from "./words.js";
+import { groupName, make, number, setText } from "./words.js";
 
 const MOST_HEIGHT = 360;
 const LEAST_CELL = 2, MOST_CELL = 26;
@@ -45,15 +45,11 @@ class Field {
   constructor(parent, key, title, show) {
     this.key = key;
     this.show = show;
-    const figure = document.createElement("figure");
-    this.canvas = document.createElement("canvas");
+    this.canvas = make("canvas");
     this.canvas.setAttribute("role", "img");
-    this.caption = document.createElement("figcaption");
-    this.caption.textContent = title;
-    this.counts = document.createElement("p");
-    this.counts.className = "counts";
-    figure.append(this.caption, this.canvas, this.counts);
-    parent.append(figure);
+    this.caption = make("figcaption", { textContent: title });
+    this.counts = make("p", { className: "counts" });
+    parent.append(make("figure", {}, this.caption, this.canvas, this.counts));
   }
 
   draw(frame, marks, chosen, style) {
@@ -94,9 +90,7 @@ class Field {
       `${number(counts.warm)} free but kept`, `${number(counts.free)} free and empty`];
     if (this.show) parts.push(`${number(counts.others)} (pale) in use by other layers`);
     const text = parts.join(", ");
-    if (this.counts.textContent === text) return;
-    this.counts.textContent = text;
-    this.canvas.setAttribute("aria-label", `${this.caption.textContent}: ${text}`);
+    if (setText(this.counts, text)) this.canvas.setAttribute("aria-label", `${this.caption.textContent}: ${text}`);
   }
 
   // The block at a place of the canvas; -1: there is none.

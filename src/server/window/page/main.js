@@ -4,7 +4,9 @@ import { Charts } from "./charts.js";
 import { blocksOf, colorOf, Fields, readStyle } from "./field.js";
 import { Sequences } from "./sequences.js";
 import { follow, frameAt, keepKey, NeedsKey } from "./stream.js";
-import { blockMeaning, count, CUT, decided, milliseconds, number, share, WAITS, wasCut, whyWaits } from "./words.js";
+import {
+  blockMeaning, count, CUT, decided, make, milliseconds, number, setText, share, WAITS, wasCut, whyWaits,
+} from "./words.js";
 
 const LEAST_INTERVAL = 1000 / 30;  // milliseconds between two drawings
 const byId = (id) => document.getElementById(id);
@@ -73,10 +75,9 @@ function tellNumbers() {
 
 function setPairs(list, pairs) {
   pairs.forEach(([name, value], i) => {
-    const row = list.children[i] ?? list.appendChild(document.createElement("div"));
-    if (!row.firstChild) row.append(document.createElement("dt"), document.createElement("dd"));
-    if (row.firstChild.textContent !== name) row.firstChild.textContent = name;
-    if (row.lastChild.textContent !== value) row.lastChild.textContent = value;
+    const row = list.children[i] ?? list.appendChild(make("div", {}, make("dt"), make("dd")));
+    setText(row.firstChild, name);
+    setText(row.lastChild, value);
   });
 }
 
@@ -85,7 +86,7 @@ function tellStep() {
   const budget = byId("budget");
   while (budget.children.length > step.spans.length) budget.lastChild.remove();
   step.spans.forEach(([id, tokens], i) => {
-    const part = budget.children[i] ?? budget.appendChild(document.createElement("i"));
+    const part = budget.children[i] ?? budget.appendChild(make("i"));
     const width = `max(2px, ${(100 * tokens) / about.budget}%)`;
     const color = colorOf(id, style);
     if (part.dataset.drawn === width + color) return;
@@ -110,12 +111,10 @@ function tellStep() {
   setLimits();
 }
 
-const setText = (element, text) => element.textContent === text || (element.textContent = text);
-
 function setLines(list, lines, none) {
   const all = lines.length > 0 ? lines : [none];
   while (list.children.length > all.length) list.lastChild.remove();
-  all.forEach((line, i) => setText(list.children[i] ?? list.appendChild(document.createElement("li")), line));
+  all.forEach((line, i) => setText(list.children[i] ?? list.appendChild(make("li")), line));
 }
 
 // What the last step that is done read, and what those of the last second computed, beside what this machine can at
@@ -149,13 +148,9 @@ function setLimits() {
 }
 
 function newMeter() {
-  const meter = document.createElement("div");
-  meter.className = "meter";
-  const bar = document.createElement("div");
+  const bar = make("div", {}, make("i"));
   bar.setAttribute("aria-hidden", "true");
-  bar.append(document.createElement("i"));
-  meter.append(document.createElement("span"), bar, document.createElement("b"));
-  return meter;
+  return make("div", { className: "meter" }, make("span"), bar, make("b"));
 }
 
 // For screen readers, too, so not with every frame.

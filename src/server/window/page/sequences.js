@@ -1,7 +1,7 @@
 // The list of sequences, the lines of their lives, and what there is to know of the chosen one.
 
 import { colorOf, prepare } from "./field.js";
-import { count, describe, number, share, stateOf } from "./words.js";
+import { addRow, count, describe, make, number, setText, share, stateOf } from "./words.js";
 
 const ROW = 24;  // pixels, as style.css has it
 const LEAST_SPAN = 2, MOST_SPAN = 60;  // seconds that a line shows
@@ -76,10 +76,7 @@ export class Sequences {
       const color = colorOf(Number(id), style);
       if (row.dataset.color !== color) row.firstChild.style.background = row.dataset.color = color;
       const text = `${stateOf(sequence)}, ${number(sequence.tokens)}`;
-      if (row.lastChild.textContent !== text) {
-        row.lastChild.textContent = text;
-        row.setAttribute("aria-label", describe(id, sequence));
-      }
+      if (setText(row.lastChild, text)) row.setAttribute("aria-label", describe(id, sequence));
     });
     if (this.rows.has(this.chosen)) this.list.setAttribute("aria-activedescendant", `sequence-${this.chosen}`);
     else this.list.removeAttribute("aria-activedescendant");
@@ -91,15 +88,10 @@ export class Sequences {
   }
 
   addRow(id) {
-    const row = document.createElement("div");
-    row.className = "row";
-    row.id = `sequence-${id}`;
+    const name = make("span", { className: "name", textContent: `№ ${id}` });
+    const row = make("div", { className: "row", id: `sequence-${id}` }, make("i"), name, make("span"));
     row.dataset.id = id;
     row.setAttribute("role", "option");
-    const name = document.createElement("span");
-    name.className = "name";
-    name.textContent = `№ ${id}`;
-    row.append(document.createElement("i"), name, document.createElement("span"));
     this.rows.set(id, row);
     return row;
   }
@@ -109,7 +101,7 @@ export class Sequences {
     const { first, last } = this.inView();
     const past = frame.about.steps > 0 ? frame.about.seconds : frame.time;
     const span = Math.ceil(Math.min(MOST_SPAN, Math.max(LEAST_SPAN, past)));
-    if (this.span.textContent !== number(span)) this.span.textContent = number(span);
+    setText(this.span, number(span));
     const end = frame.time * 1000, begin = end - span * 1000;
     const place = (time) => ((Math.max(time, begin) - begin) / (end - begin)) * width;
     this.order.slice(first, last + 1).forEach((id, index) => {
@@ -141,8 +133,7 @@ export class Sequences {
   }
 
   write(tag, text) {
-    const element = document.createElement(tag);
-    element.textContent = text;
+    const element = make(tag, { textContent: text });
     this.detail.append(element);
     return element;
   }
@@ -169,15 +160,11 @@ export class Sequences {
     this.write("h3", rows > 0 ? "Its block table: which blocks have which of its tokens" : "It holds no block.");
     if (rows === 0) return;
     const table = this.write("table", "");
-    const addRow = (cells, tag) => {
-      const row = table.insertRow();
-      for (const cell of cells) row.append(Object.assign(document.createElement(tag), { textContent: cell }));
-    };
     const nameOf = (size) => (size === 0 ? "all" : `last ${size}`);
-    addRow(["tokens", ...(lanes === 1 ? ["block"] : about.windows.map(nameOf))], "th");
+    addRow(table, ["tokens", ...(lanes === 1 ? ["block"] : about.windows.map(nameOf))], "th");
     for (let row = 0; row < rows; ++row) {
       const cells = about.windows.map((_, lane) => sequence.table[row * lanes + lane]);
-      addRow([`${row * about.block_size + 1}–${(row + 1) * about.block_size}`,
+      addRow(table, [`${row * about.block_size + 1}–${(row + 1) * about.block_size}`,
         ...cells.map((block) => (block < 0 ? "–" : block))], "td");
     }
   }

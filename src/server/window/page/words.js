@@ -1,4 +1,22 @@
-// What the page says of the scheduler's decisions. The numbers are those of Decision in scheduler/step_plan.h.
+// What the page says of the scheduler's decisions, and how it puts it there. The numbers are those of Decision in
+// scheduler/step_plan.h.
+
+// Makes it the element's text. Returns whether that was another one.
+export function setText(element, text) {
+  const isNew = element.textContent !== text;
+  if (isNew) element.textContent = text;
+  return isNew;
+}
+
+export function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+export function addRow(table, cells, tag) {
+  table.insertRow().append(...cells.map((cell) => make(tag, { textContent: cell })));
+}
 
 const PREEMPTED = 1;
 export const CUT = 2, WAITS = 3;
