@@ -59,7 +59,7 @@ def check_names(html, css, code):
         if name not in ids:
             faults.append(f"index.html has no id {name}")
     classes = set(re.findall(r"\.([a-z][\w-]*)", selectors))
-    named = set(" ".join(re.findall(r'class="([^"]*)"', html)).split()) | set(re.findall(r'className = "([\w-]+)"', code))
+    named = set(" ".join(re.findall(r'class="([^"]*)"', html)).split()) | set(re.findall(r'className(?: =|:) "([\w-]+)"', code))
     faults += [f"style.css has a class {name} that nothing has" for name in classes - named]
     faults += [f"style.css has no class {name}" for name in named - classes]
     themes = [set(re.findall(r"(--[\w-]+):", block)) for block in re.findall(r":root \{([^}]*)\}", css)]
