@@ -6,12 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "base/error.h"
 #include "base/log.h"
 
 namespace quire {

@@ -1,6 +1,5 @@
 #include "server/chat_messages.h"
 
-#include <vector>
 
 #include "server/api_error.h"
 #include "server/json_fields.h"

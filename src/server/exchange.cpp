@@ -1,7 +1,6 @@
 #include "server/exchange.h"
 
 #include <random>
-#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"

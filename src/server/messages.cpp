@@ -1,10 +1,8 @@
 #include "server/messages.h"
 
 #include <memory>
-#include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <variant>
 
 #include "server/api_error.h"

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <string_view>
 
 namespace quire::server {
 namespace {

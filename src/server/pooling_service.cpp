@@ -1,7 +1,6 @@
 // The endpoints of ApiService whose prompts are not continued.
 #include <algorithm>
 #include <array>
-#include <ctime>
 
 #include "server/api_error.h"
 #include "server/api_service.h"

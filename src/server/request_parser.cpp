@@ -6,7 +6,6 @@
 #include <charconv>
 #include <iterator>
 #include <limits>
-#include <utility>
 
 #include "server/access_rules.h"
 

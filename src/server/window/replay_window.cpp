@@ -2,7 +2,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <charconv>
-#include <optional>
 
 #include "base/json.h"
 #include "base/log.h"

@@ -1,6 +1,5 @@
 #include "server/window/window_book.h"
 
-#include <cmath>
 #include <utility>
 
 namespace quire::server {
