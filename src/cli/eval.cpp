@@ -61,9 +61,13 @@ struct Perplexity : EngineOptions {
   }
 };
 
-void add_perplexity(CLI::App& eval, Command& chosen) {
+}  // namespace
+
+void add_eval(CLI::App& app, Command& chosen) {
+  CLI::App* const eval = app.add_subcommand("eval", "Measure how good a model or a format is");
+  eval->require_subcommand(1);
   auto [flags, perplexity] = add_command<Perplexity>(
-      eval, chosen, "perplexity", "How well a model predicts a text, and how far it is from another");
+      *eval, chosen, "perplexity", "How well a model predicts a text, and how far it is from another");
   perplexity.add_to(flags);
   flags.value("--text", perplexity.options.text, "a file")->required();
   flags.value("--context", perplexity.options.context,
@@ -79,14 +83,6 @@ void add_perplexity(CLI::App& eval, Command& chosen) {
               "the reference's --quantization (default: none)");
   flags.value("--against-dtype", perplexity.against_dtype, "the reference's --dtype (default: --dtype)");
   flags.on("--json", perplexity.json, "print one JSON object");
-}
-
-}  // namespace
-
-void add_eval(CLI::App& app, Command& chosen) {
-  CLI::App* const eval = app.add_subcommand("eval", "Measure how good a model or a format is");
-  eval->require_subcommand(1);
-  add_perplexity(*eval, chosen);
 }
 
 }  // namespace quire::cli

@@ -150,17 +150,6 @@ int Generate::run() {
   return InterruptFlag::raised() ? kInterrupted : code;
 }
 
-void add_beam_options(Flags flags, Generate& generate) {
-  flags.value("--beam-width", generate.sampling.given.beam_width,
-              "beam search of that width, which samples nothing; prints the --n best texts");
-  flags.shown("--length-penalty", generate.sampling.given.length_penalty,
-              "with --beam-width: a text's score is its log-probability / its tokens ^ this");
-  flags.shown("--early-stopping", generate.early_stopping,
-              "when a search ends that has as many finished texts as --beam-width: true: at once; false: "
-              "when the best beam scores no better; never: when none can become better",
-              CLI::IsMember({"false", "true", "never"}));
-}
-
 }  // namespace
 
 void add_generate(CLI::App& app, Command& chosen) {
@@ -177,7 +166,14 @@ void add_generate(CLI::App& app, Command& chosen) {
   flags.shown("--n", generate.sampling.given.n, "outputs of each prompt, which is computed once");
   flags.value("--best-of", generate.sampling.given.best_of,
               "sample so many and print the --n most likely ones, the best one first");
-  add_beam_options(flags, generate);
+  flags.value("--beam-width", generate.sampling.given.beam_width,
+              "beam search of that width, which samples nothing; prints the --n best texts");
+  flags.shown("--length-penalty", generate.sampling.given.length_penalty,
+              "with --beam-width: a text's score is its log-probability / its tokens ^ this");
+  flags.shown("--early-stopping", generate.early_stopping,
+              "when a search ends that has as many finished texts as --beam-width: true: at once; false: "
+              "when the best beam scores no better; never: when none can become better",
+              CLI::IsMember({"false", "true", "never"}));
   flags.value("--logprobs", generate.sampling.given.logprobs,
               "with --json: log-probabilities of the tokens, and of that many most likely ones");
   flags.value("--prompt-logprobs", generate.sampling.given.prompt_logprobs,

@@ -28,32 +28,15 @@ std::pair<std::int32_t, float> parse_bias(const std::string& entry) {
   return {*id, *bias};
 }
 
-// What makes single tokens more or less likely.
-void add_token_options(Flags flags, SamplingOptions& options) {
-  flags.value("--presence-penalty", options.given.presence_penalty,
-              "subtracted from the logits of tokens in the output (default: 0)");
-  flags.value("--frequency-penalty", options.given.frequency_penalty,
-              "the same, for each time they are in it (default: 0)");
-  flags.value("--repetition-penalty", options.repetition_penalty,
-              "over 1: tokens of prompt and output are less likely (default: the model's, or 1)");
-  flags.list("--logit-bias", options.logit_bias, "ID:BIAS, added to a token's logit (repeatable)");
-  flags.comma_list("--allowed-token-ids", options.given.allowed_token_ids, "1,2,3: no other tokens");
-  flags.list("--bad-words", options.given.bad_words, "a text that is not generated (repeatable)");
-}
+}  // namespace
 
-// What ends the output, and what becomes of that.
-void add_end_options(Flags flags, SamplingOptions& options) {
-  flags.value("--min-tokens", options.given.min_tokens, "tokens before which nothing but --max-tokens ends");
-  flags.list("--stop", options.given.stop, "end before this text (repeatable)");
-  flags.comma_list("--stop-token-ids", options.given.stop_token_ids, "1,2,3: end at these tokens");
-  flags.on("--ignore-eos", options.given.ignore_eos, "go on after the end-of-sequence token");
-  flags.on("--include-stop-str-in-output", options.given.include_stop_str_in_output,
-           "end after the stop string or token, not before it");
-  flags.on("--no-skip-special-tokens", options.keep_special_tokens, "special tokens have their text, too");
-}
-
-// What computes, and in which numbers.
-void add_device_options(Flags flags, EngineConfig& config) {
+void EngineOptions::add_model_to(Flags flags) {
+  flags.value(
+      "MODEL", config.model,
+      "Hugging Face checkpoint directory, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B (default: the "
+      "bundled model)");
+  add_source_options(flags, source);
+  // What computes, and in which numbers.
   flags.shown("--device", config.device, "auto (a GPU where there is one), cpu, cuda or cuda:N");
   flags.shown("--cpu-isa", config.cpu_isa,
               "instruction set of the CPU kernels: auto, reference, avx2, avx512, avx512_bf16 or amx");
@@ -69,17 +52,6 @@ void add_device_options(Flags flags, EngineConfig& config) {
   flags.on("--disable-custom-all-reduce", config.disable_custom_all_reduce,
            "ranks on GPUs add up by NCCL alone");
   flags.shown("--dtype", config.dtype, "auto, float32, bfloat16 or float16");
-}
-
-}  // namespace
-
-void EngineOptions::add_model_to(Flags flags) {
-  flags.value(
-      "MODEL", config.model,
-      "Hugging Face checkpoint directory, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B (default: the "
-      "bundled model)");
-  add_source_options(flags, source);
-  add_device_options(flags, config);
 }
 
 void EngineOptions::add_to(Flags flags) {
@@ -266,8 +238,24 @@ void add_sampling_options(Flags flags, SamplingOptions& options) {
               "tokens at least this likely, relative to the most likely one (default: the model's, or 0)");
   flags.value("--seed", options.given.seed, "the same seed and prompt give the same output")
       ->check(check_unsigned);
-  add_token_options(flags, options);
-  add_end_options(flags, options);
+  // What makes single tokens more or less likely.
+  flags.value("--presence-penalty", options.given.presence_penalty,
+              "subtracted from the logits of tokens in the output (default: 0)");
+  flags.value("--frequency-penalty", options.given.frequency_penalty,
+              "the same, for each time they are in it (default: 0)");
+  flags.value("--repetition-penalty", options.repetition_penalty,
+              "over 1: tokens of prompt and output are less likely (default: the model's, or 1)");
+  flags.list("--logit-bias", options.logit_bias, "ID:BIAS, added to a token's logit (repeatable)");
+  flags.comma_list("--allowed-token-ids", options.given.allowed_token_ids, "1,2,3: no other tokens");
+  flags.list("--bad-words", options.given.bad_words, "a text that is not generated (repeatable)");
+  // What ends the output, and what becomes of that.
+  flags.value("--min-tokens", options.given.min_tokens, "tokens before which nothing but --max-tokens ends");
+  flags.list("--stop", options.given.stop, "end before this text (repeatable)");
+  flags.comma_list("--stop-token-ids", options.given.stop_token_ids, "1,2,3: end at these tokens");
+  flags.on("--ignore-eos", options.given.ignore_eos, "go on after the end-of-sequence token");
+  flags.on("--include-stop-str-in-output", options.given.include_stop_str_in_output,
+           "end after the stop string or token, not before it");
+  flags.on("--no-skip-special-tokens", options.keep_special_tokens, "special tokens have their text, too");
   add_structure_options(flags, options.given.structured_outputs);
 }
 

@@ -293,7 +293,6 @@ struct CostsBench : EngineOptions {
   std::string output, recording;
   double seconds = 60;
 
-  void add_to(Flags flags);
   int run();
 };
 
@@ -317,15 +316,6 @@ int CostsBench::run() {
   return 0;
 }
 
-void CostsBench::add_to(Flags flags) {
-  EngineOptions::add_to(flags);
-  add_shape_to(flags);
-  flags.value("--output", output, "the file, for `quire simulate --costs`")->required();
-  flags.value("--recording", recording, "fit to the steps of this recording, and measure nothing")
-      ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
-  flags.shown("--seconds", seconds, "to measure for, about", CLI::Range(1.0, 36000.0));
-}
-
 }  // namespace
 
 void add_simulate(CLI::App& app, Command& chosen) {
@@ -339,6 +329,11 @@ void add_bench_costs(CLI::App& bench, Command& chosen) {
   auto [flags, costs] =
       add_command<CostsBench>(bench, chosen, "costs", "What steps take here, for `quire simulate`");
   costs.add_to(flags);
+  costs.add_shape_to(flags);
+  flags.value("--output", costs.output, "the file, for `quire simulate --costs`")->required();
+  flags.value("--recording", costs.recording, "fit to the steps of this recording, and measure nothing")
+      ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
+  flags.shown("--seconds", costs.seconds, "to measure for, about", CLI::Range(1.0, 36000.0));
 }
 
 }  // namespace quire::cli

@@ -14,12 +14,6 @@ void add_reasoning(OrderedJson& message, const std::string& reasoning) {
   message["reasoning_content"] = reasoning;
 }
 
-OrderedJson call_json(const ToolCallDelta& call) {
-  return {{"id", call.id},
-          {"type", "function"},
-          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
-}
-
 OrderedJson message_json(const OutputDelta& message, bool include_reasoning) {
   OrderedJson json;
   json["role"] = "assistant";
@@ -28,7 +22,9 @@ OrderedJson message_json(const OutputDelta& message, bool include_reasoning) {
   json["content"] = no_content ? OrderedJson() : OrderedJson(message.content);
   add_nulls(json, {"refusal", "annotations", "audio", "function_call", "reasoning"});
   if (include_reasoning && !message.reasoning.empty()) add_reasoning(json, message.reasoning);
-  for (const ToolCallDelta& call : message.tool_calls) json["tool_calls"].push_back(call_json(call));
+  for (const ToolCallDelta& call : message.tool_calls)
+    json["tool_calls"].push_back(
+        function_tool({{"name", call.name}, {"arguments", call.arguments}}, call.id));
   return json;
 }
 
@@ -40,7 +36,7 @@ OrderedJson delta_json(const OutputDelta& delta, bool include_reasoning) {
   for (const ToolCallDelta& call : delta.tool_calls) {
     if (call.id.empty()) continue;
     OrderedJson head = {{"index", call.index}};
-    head.update(call_json({.index = call.index, .id = call.id, .name = call.name, .arguments = ""}));
+    head.update(function_tool({{"name", call.name}, {"arguments", ""}}, call.id));
     json["tool_calls"].push_back(std::move(head));
   }
   return json;

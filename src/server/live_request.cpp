@@ -9,10 +9,6 @@ namespace {
 
 constexpr const char* kCutShort = "the request has timed out or was aborted before there was any output";
 
-bool was_cut_short(const CompletionOutput& output) {
-  return output.finish_reason == FinishReason::kAbort || output.finish_reason == FinishReason::kTimeout;
-}
-
 }  // namespace
 
 void LiveRequest::submit(std::vector<EngineRequest> requests) {
@@ -74,7 +70,9 @@ void LiveRequest::answer(std::size_t prompt, const RequestUpdate& update) {
     return fail(*error);
   }
   has_output_ = has_output_ || !update.output.token_ids.empty();
-  if (!has_output_ && was_cut_short(update.output)) return fail(ApiError(503, kCutShort));
+  const FinishReason reason = update.output.finish_reason;
+  if (!has_output_ && (reason == FinishReason::kAbort || reason == FinishReason::kTimeout))
+    return fail(ApiError(503, kCutShort));
   if (response_->form().stream) {
     std::string events = response_->events(prompt, update);
     if (!events.empty()) exchange_->send_events(std::move(events));

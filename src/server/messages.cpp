@@ -19,11 +19,6 @@ const std::string& required_name(const JsonFields& fields, std::string_view fiel
   return name;
 }
 
-void append(OrderedJson& to, const std::string& text) {
-  if (to.is_null()) to = "";
-  to.get_ref<std::string&>() += text;
-}
-
 // The messages of a chat, as they come out of a conversation's content blocks.
 struct ChatBuilder {
   // content: a text, or blocks. role: user, assistant, system, or tool, whose message there is.
@@ -59,7 +54,7 @@ void ChatBuilder::add_text(std::string_view role, const std::string& text) {
       role = messages.back()["role"] == "tool" ? "tool" : "user";
   }
   OrderedJson& content = turn(role)["content"];
-  if (role == "assistant") return append(content, text);
+  if (role == "assistant") return append_text(content, text);
   content.push_back({{"type", "text"}, {"text", text}});
 }
 
@@ -81,7 +76,7 @@ void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
     if (type == "tool_reference") return add_reference(required_name(block, "tool_name"));
     known = "text or tool_reference";
   } else if (role == "assistant") {
-    if (type == "thinking") return append(turn(role)["reasoning"], block.required_text(type));
+    if (type == "thinking") return append_text(turn(role)["reasoning"], block.required_text(type));
     if (type == "redacted_thinking") return;  // nobody here can read it
     if (type == "tool_use") return add_call(block);
     known = "text, thinking, redacted_thinking or tool_use";

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "server/chat_messages.h"
+#include "server/chat_request.h"
 #include "server/json_fields.h"
 
 namespace quire::server {
@@ -39,10 +39,7 @@ void add_reasoning_item(const OrderedJson& item, OrderedJson& messages) {
   std::string text;
   for (const OrderedJson& part : item[item["content"].empty() ? "summary" : "content"])
     text += (text.empty() ? "" : "\n") + part["text"].get<std::string>();
-  if (text.empty()) return;
-  OrderedJson& reasoning = assistant_message(item["type"], messages)["reasoning"];
-  if (reasoning.is_null()) reasoning = "";
-  reasoning.get_ref<std::string&>() += text;
+  if (!text.empty()) append_text(assistant_message(item["type"], messages)["reasoning"], text);
 }
 
 }  // namespace

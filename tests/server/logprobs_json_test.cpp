@@ -1,9 +1,8 @@
-#include "server/logprobs_json.h"
-
 #include <cmath>
 #include <limits>
 
 #include "protocol_fixtures.h"
+#include "server/api_response.h"
 
 namespace quire::server {
 namespace {

@@ -37,10 +37,7 @@ struct BenchServe {
   bool json = false;
   std::string plot;
 
-  void add_target_options(Flags flags);
-  void add_request_options(Flags flags);
-  void add_load_options(Flags flags);
-  void add_output_options(Flags flags);
+  void add_to(Flags flags);
   int run();
 
  private:
@@ -263,7 +260,7 @@ void BenchServe::write_plot(const std::vector<Run>& runs) const {
   if (!file.flush()) fail("--plot: cannot write {}", plot);
 }
 
-void BenchServe::add_target_options(Flags flags) {
+void BenchServe::add_to(Flags flags) {
   flags.value("--url,--base-url", url, "of the server, such as http://127.0.0.1:8000")->required();
   flags.shown("--endpoint", endpoint, "/v1/completions or /v1/chat/completions");
   flags.value("--model", form.model, "its name there (default: the first that /v1/models lists)");
@@ -273,9 +270,6 @@ void BenchServe::add_target_options(Flags flags) {
   flags.value("--extra-body", form.extra_body,
               "fields of every request, such as '{\"structured_outputs\": {\"json_object\": true}}'");
   flags.on("--no-stream", no_stream, "whole answers; measures E2E alone");
-}
-
-void BenchServe::add_request_options(Flags flags) {
   const CLI::Range length(1, 1 << 20);
   flags.value("--num-prompts", num_prompts, "requests of a run (default: 100, or the dataset's)",
               CLI::Range(1, 1 << 24));
@@ -289,9 +283,6 @@ void BenchServe::add_request_options(Flags flags) {
               "instead of random requests: a file of lines {\"prompt\": TEXT, \"output_len\": TOKENS} or "
               "{\"input_len\": TOKENS, \"output_len\": TOKENS}");
   flags.shown("--seed", seed, "of prompts and arrivals; a list's later runs count up from it");
-}
-
-void BenchServe::add_load_options(Flags flags) {
   flags
       .comma_list("--request-rate", request_rates,
                   "requests a second, at random times; inf: no waiting; a list such as 1,2,4: a run of each")
@@ -302,9 +293,6 @@ void BenchServe::add_load_options(Flags flags) {
                   "requests at once at most; a list such as 1,4,16: a run of each (default: any number)")
       ->check(CLI::Range(1, 1 << 20));
   flags.shown("--num-warmups", num_warmups, "requests before the first run", CLI::Range(0, 1 << 20));
-}
-
-void BenchServe::add_output_options(Flags flags) {
   flags.comma_list("--percentiles,--metric-percentiles", percentiles, "of the latencies")
       ->check(CLI::Range(0.0, 100.0))
       ->default_str("50,90,99");
@@ -317,10 +305,7 @@ void BenchServe::add_output_options(Flags flags) {
 void add_bench_serve(CLI::App& bench, Command& chosen) {
   auto [flags, state] =
       add_command<BenchServe>(bench, chosen, "serve", "Load for any OpenAI-compatible server");
-  state.add_target_options(flags);
-  state.add_request_options(flags);
-  state.add_load_options(flags);
-  state.add_output_options(flags);
+  state.add_to(flags);
 }
 
 std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& server) {

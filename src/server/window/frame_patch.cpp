@@ -181,13 +181,12 @@ void write_sequence(std::string& out, const WindowSequence* before, const Window
     patch.close();
 }
 
-void write_second(std::string& out, const WindowSecond* before, const WindowSecond& now) {
-  if (before == nullptr || *before != now) write(out, now);
-}
-
 }  // namespace
 
 std::string frame_patch(const WindowFrame* before, const WindowFrame& now) {
+  const auto write_second = [](std::string& to, const WindowSecond* old, const WindowSecond& second) {
+    if (old == nullptr || *old != second) write(to, second);
+  };
   std::string out;
   Patch<WindowFrame> patch(out, before, now);
   patch.value("time", &WindowFrame::time)
