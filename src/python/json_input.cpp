@@ -12,52 +12,36 @@
 namespace quire::python {
 namespace {
 
-template <typename T>
-struct IsOptional : std::false_type {};
-template <typename T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-template <typename T>
-struct IsVector : std::false_type {};
-template <typename T>
-struct IsVector<std::vector<T>> : std::true_type {};
-
 [[noreturn]] void refuse(const std::string& name, const OrderedJson& value, const char* right) {
   fail("{} is {}; it must be {}", name, in_quotes(value.dump()), right);
 }
 
 template <typename T>
-T to_number(const std::string& name, const OrderedJson& value) {
-  if constexpr (std::is_floating_point_v<T>) {
+requires std::is_arithmetic_v<T>
+void convert(const std::string& name, const OrderedJson& value, T& to) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_boolean()) refuse(name, value, "true or false");
+  } else if constexpr (std::is_floating_point_v<T>) {
     if (!value.is_number()) refuse(name, value, "a number");
-    return value.get<T>();
   } else {
     if (!value.is_number_integer()) refuse(name, value, "a whole number");
     const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
                                                  : std::in_range<T>(value.get<std::int64_t>());
     if (!fits) refuse(name, value, "a number of fewer digits");
-    return value.get<T>();
   }
+  to = value.get<T>();
+}
+
+void convert(const std::string& name, const OrderedJson& value, std::string& to) {
+  if (!value.is_string()) refuse(name, value, "a text");
+  to = value.get<std::string>();
 }
 
 template <typename T>
-void convert(const std::string& name, const OrderedJson& value, T& to) {
-  if constexpr (IsOptional<T>::value) {
-    to.reset();
-    if (!value.is_null()) convert(name, value, to.emplace());
-  } else if constexpr (IsVector<T>::value) {
-    to.clear();
-    if (!value.is_array()) refuse(name, value, "a list");
-    for (const OrderedJson& element : value) convert(name, element, to.emplace_back());
-  } else if constexpr (std::is_same_v<T, bool>) {
-    if (!value.is_boolean()) refuse(name, value, "true or false");
-    to = value.get<bool>();
-  } else if constexpr (std::is_arithmetic_v<T>) {
-    to = to_number<T>(name, value);
-  } else {
-    static_assert(std::is_same_v<T, std::string>);
-    if (!value.is_string()) refuse(name, value, "a text");
-    to = value.get<std::string>();
-  }
+void convert(const std::string& name, const OrderedJson& value, std::vector<T>& to) {
+  to.clear();
+  if (!value.is_array()) refuse(name, value, "a list");
+  for (const OrderedJson& element : value) convert(name, element, to.emplace_back());
 }
 
 // Takes the members of an object, and knows which have been asked for.
@@ -76,7 +60,13 @@ class Members {
   template <typename T>
   void take(const char* name, T& to) {
     const OrderedJson* value = find(name);
-    if (value != nullptr && (IsOptional<T>::value || !value->is_null())) convert(name, *value, to);
+    if (value != nullptr && !value->is_null()) convert(name, *value, to);
+  }
+  template <typename T>
+  void take(const char* name, std::optional<T>& to) {
+    const OrderedJson* value = find(name);
+    if (value != nullptr) to.reset();
+    if (value != nullptr && !value->is_null()) convert(name, *value, to.emplace());
   }
   // What nobody has asked for.
   void finish() const {
