@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <charconv>
 #include <csignal>
 #include <functional>
 #include <optional>
@@ -10,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/model_source.h"
+#include "base/parse_number.h"
+#include "cli/commands.h"
 #include "inspect/shapes.h"
 #include "quire/engine_config.h"
 #include "quire/sampling_params.h"
@@ -42,15 +42,6 @@ void refuse_several_processes(const char* command);
 
 // The flag of a command that is most like another word, as the end of an error's line; empty: none is.
 std::string nearest_flag(const CLI::App& command, std::string_view word);
-
-// The whole of a text as a number.
-template <typename T>
-std::optional<T> parse_number(std::string_view text) {
-  T number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 // How a chat is written for the model, and what sampling begins with.
 void add_default_options(Flags flags, EngineConfig& config);

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "cli/model_source.h"
 #include "engine/gguf_model.h"
 
 namespace quire::cli {

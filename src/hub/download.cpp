@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "hub/gguf_files.h"
+#include "hub/hub_cache.h"
 #include "hub/hub_client.h"
 
 namespace quire {
@@ -288,15 +288,15 @@ void Download::tick() {
 
 bool is_hub_model(const std::string& name) {
   std::error_code ec;
-  return is_hub_id(parse_hub_name(name).id) && !fs::exists(name, ec);
+  return is_hub_id(name.substr(0, name.find(':'))) && !fs::exists(name, ec);
 }
 
 HubModel parse_hub_model(const std::string& name, std::string revision, bool with_weights) {
-  HubName parsed = parse_hub_name(name);
-  if (parsed.gguf.empty() && name.ends_with(':'))
+  const std::size_t colon = std::min(name.find(':'), name.size());
+  if (colon + 1 == name.size())
     fail("{}: behind the colon comes a GGUF file of it, or a quantisation such as Q4_K_M", name);
   const ModelParts parts = with_weights ? ModelParts::kAll : ModelParts::kText;
-  return {std::move(parsed.id), std::move(revision), parts, std::move(parsed.gguf)};
+  return {name.substr(0, colon), std::move(revision), parts, name.substr(std::min(colon + 1, name.size()))};
 }
 
 fs::path find_hub_model(const HubSettings& settings, const HubModel& model, const DownloadHooks& hooks) {

@@ -17,9 +17,9 @@ struct HubModel {
   ModelParts parts = ModelParts::kAll;
   std::string gguf = {};  // a GGUF file, or its quantisation, such as Q4_K_M: of the model nothing else
 };
-// Whether that is a hub id, as HubName has it: what exists on disk never is.
+// Whether that is ORG/NAME, ORG/NAME:FILE or ORG/NAME:Q4_K_M: what exists on disk never is.
 bool is_hub_model(const std::string& name);
-// What such a name is of. Error where nothing follows its colon.
+// What such a name is of; behind its colon stands the GGUF file. Error where nothing does.
 HubModel parse_hub_model(const std::string& name, std::string revision, bool with_weights);
 
 struct DownloadHooks {

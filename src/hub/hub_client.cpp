@@ -1,7 +1,6 @@
 #include "hub/hub_client.h"
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <optional>
 #include <sstream>
@@ -10,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/parse_number.h"
 #include "hub/hub_cache.h"
 
 namespace quire {
@@ -47,11 +47,9 @@ std::string without_quotes(std::string etag) {
 }
 
 std::optional<std::uint64_t> to_size(const std::string& text) {
-  std::uint64_t size = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
+  const auto size = parse_number<std::uint64_t>(text);
   // Sizes are added up and counted down, as signed numbers too.
-  return whole && size < (std::uint64_t{1} << 50) ? std::optional(size) : std::nullopt;
+  return size && *size < (std::uint64_t{1} << 50) ? size : std::nullopt;
 }
 
 }  // namespace

@@ -159,13 +159,9 @@ std::string Channel::next(std::chrono::milliseconds time) {
   {
     std::unique_lock lock(queue_->mutex);
     queue_->arrived.wait_for(lock, time, [this] { return !queue_->events.empty(); });
-    if (queue_->events.size() <= kMostEvents) {
-      events = std::exchange(queue_->events, {});
-    } else {
-      for (std::size_t i = 0; i < kMostEvents; ++i) {
-        events.push_back(std::move(queue_->events.front()));
-        queue_->events.pop_front();
-      }
+    while (!queue_->events.empty() && events.size() < kMostEvents) {
+      events.push_back(std::move(queue_->events.front()));
+      queue_->events.pop_front();
     }
   }
   if (events.empty()) return {};

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <limits>
 
+#include "base/parse_number.h"
 #include "server/api_error.h"
 
 namespace quire::server {
@@ -22,13 +22,11 @@ void read_logit_bias(const JsonFields& fields, int vocab_size, SamplingParams& p
   const OrderedJson* biases = fields.find("logit_bias");
   if (biases == nullptr) return;
   for (const auto& [key, bias] : to_object(*biases, "logit_bias").items()) {
-    std::int32_t id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
+    const auto id = parse_number<std::int32_t>(key);
+    if (!id || *id < 0 || *id >= vocab_size)
       refuse("logit_bias", "has the key {}; it must be a token id from 0 to {}", in_quotes(key),
              vocab_size - 1);
-    }
-    params.logit_bias[id] = to_float(bias, format_text("logit_bias.{}", id));
+    params.logit_bias[*id] = to_float(bias, format_text("logit_bias.{}", *id));
   }
 }
 

@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "server/chat_response.h"
 #include "server/completion.h"
-#include "server/live_request.h"
 #include "server/llama_completion.h"
 #include "server/messages.h"
 #include "server/text_requests.h"
@@ -186,21 +185,6 @@ ResponseHead ApiService::response_head(const char* prefix, const Exchange& excha
           .created = unix_time(),
           .model = request.model,
           .system_fingerprint = fingerprint_};
-}
-
-void ApiService::generate(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Response> response,
-                          std::vector<EngineRequest> prompts) {
-  // While it waits what the body has beside its prompts counts, too, however little of it the answer keeps.
-  std::size_t prompt_bytes = 0;
-  for (EngineRequest& prompt : prompts) {
-    prompt_bytes += prompt.prompt.size() * SequenceRequest::kBytesPerQueuedToken;
-    // No two keys and salts make one text.
-    if (options_.separate_keys)
-      prompt.cache_salt = format_text("key-{} {}", exchange->key(), prompt.cache_salt);
-  }
-  prompts.front().held_bytes = exchange->body_bytes() - std::min(exchange->body_bytes(), prompt_bytes);
-  std::make_shared<LiveRequest>(shared_from_this(), exchange, std::move(response))
-      ->submit(std::move(prompts));
 }
 
 void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <boost/beast/core/string.hpp>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
+#include "base/parse_number.h"
 #include "server/api_error.h"
 
 namespace quire::server {
@@ -24,13 +24,9 @@ constexpr std::size_t kMaxMessageBytes = 300;
 OrderedJson lax_number(const OrderedJson& value) {
   if (!value.is_string()) return value.is_number() ? value : OrderedJson();
   const std::string& text = value.get_ref<const std::string&>();
-  const char* const end = text.data() + text.size();
-  std::int64_t whole = 0;
-  double real = 0;
-  const auto is_read = [&](std::from_chars_result read) { return read.ptr == end && read.ec == std::errc(); };
-  if (is_read(std::from_chars(text.data(), end, whole))) return whole;
-  return is_read(std::from_chars(text.data(), end, real)) && std::isfinite(real) ? OrderedJson(real)
-                                                                                 : OrderedJson();
+  if (const auto whole = parse_number<std::int64_t>(text)) return *whole;
+  const auto real = parse_number<double>(text);
+  return real && std::isfinite(*real) ? OrderedJson(*real) : OrderedJson();
 }
 
 std::string element(const std::string& place, std::size_t index) {

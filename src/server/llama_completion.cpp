@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <utility>
 #include <variant>
 
+#include "base/parse_number.h"
 #include "server/api_error.h"
 
 namespace quire::server {
@@ -64,10 +64,8 @@ OrderedJson read_llama_bias(const OrderedJson& value, const ServedModel& model) 
   };
   if (value.is_object()) {
     for (const auto& [key, bias] : value.items()) {
-      std::int64_t id = 0;
-      const char* const end = key.data() + key.size();
-      const auto [last, error] = std::from_chars(key.data(), end, id);
-      add(error == std::errc() && last == end ? OrderedJson(id) : OrderedJson(key), bias);
+      const auto id = parse_number<std::int64_t>(key);
+      add(id ? OrderedJson(*id) : OrderedJson(key), bias);
     }
     return read;
   }

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "cli/model_source.h"
+#include "cli/commands.h"
 
 namespace quire::cli {
 

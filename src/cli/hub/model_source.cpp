@@ -1,10 +1,9 @@
-#include "cli/model_source.h"
-
 #include <unistd.h>
 
 #include <chrono>
 
 #include "base/format.h"
+#include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "hub/download.h"

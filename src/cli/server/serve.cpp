@@ -15,7 +15,6 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/server/serve_flags.h"
 #include "inspect/bench.h"
 #include "record/recording.h"
 #include "server/api_server.h"

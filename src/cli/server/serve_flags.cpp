@@ -1,5 +1,3 @@
-#include "cli/server/serve_flags.h"
-
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>

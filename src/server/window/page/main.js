@@ -63,30 +63,30 @@ function tellNumbers() {
   const held = Object.values(frame.blocks).filter((block) => Array.isArray(block)).length;
   const seconds = Object.values(frame.seconds);
   const last = seconds[seconds.length - 1] ?? [0, 0];
-  setPairs(byId("numbers"), [
+  const pairs = [
     ["running", number(inState("prompt", "decoding"))],
     ["waiting", number(inState("waiting", "preempted"))],
     ["tokens written a second", number(last[0])],
     ["blocks in use", share(held / Math.max(frame.about.blocks, 1))],
     ["step", number(frame.step.id)],
     ["a step takes", frame.applied[0] > 0 ? milliseconds(frame.applied[0]) : "–"],
-  ]);
-}
-
-function setPairs(list, pairs) {
-  pairs.forEach(([name, value], i) => {
-    const row = list.children[i] ?? list.appendChild(make("div", {}, make("dt"), make("dd")));
+  ];
+  fill(byId("numbers"), pairs, () => make("div", {}, make("dt"), make("dd")), (row, [name, value]) => {
     setText(row.firstChild, name);
     setText(row.lastChild, value);
   });
 }
 
+// Gives the parent a child for each of all, and has that one tell of it.
+function fill(parent, all, newChild, tell) {
+  while (parent.children.length > all.length) parent.lastChild.remove();
+  all.forEach((one, i) => tell(parent.children[i] ?? parent.appendChild(newChild()), one));
+}
+
 function tellStep() {
   const { step, about } = frame;
   const budget = byId("budget");
-  while (budget.children.length > step.spans.length) budget.lastChild.remove();
-  step.spans.forEach(([id, tokens], i) => {
-    const part = budget.children[i] ?? budget.appendChild(make("i"));
+  fill(budget, step.spans, () => make("i"), (part, [id, tokens]) => {
     const width = `max(2px, ${(100 * tokens) / about.budget}%)`;
     const color = colorOf(id, style);
     if (part.dataset.drawn === width + color) return;
@@ -112,9 +112,7 @@ function tellStep() {
 }
 
 function setLines(list, lines, none) {
-  const all = lines.length > 0 ? lines : [none];
-  while (list.children.length > all.length) list.lastChild.remove();
-  all.forEach((line, i) => setText(list.children[i] ?? list.appendChild(make("li")), line));
+  fill(list, lines.length > 0 ? lines : [none], () => make("li"), setText);
 }
 
 // What the last step that is done read, and what those of the last second computed, beside what this machine can at
@@ -137,10 +135,7 @@ function setLimits() {
     meters.push([`of the ${number(limits.read_gb_per_s)} GB a second that memory gives; caches give more`, ofReading]);
     meters.push([`of the ${number(limits.matrix_gflop_per_s)} GFLOP a second that it can compute`, ofMatrix]);
   }
-  const parent = byId("limits");
-  while (parent.children.length > meters.length) parent.lastChild.remove();
-  meters.forEach(([name, value], i) => {
-    const meter = parent.children[i] ?? parent.appendChild(newMeter());
+  fill(byId("limits"), meters, newMeter, (meter, [name, value]) => {
     setText(meter.children[0], name);
     meter.children[1].firstChild.style.width = `${Math.min(100, 100 * value)}%`;
     setText(meter.children[2], share(value));
