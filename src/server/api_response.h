@@ -33,8 +33,9 @@ struct Usage {
 
   Usage& operator+=(const Usage& other);
 };
-Usage usage_of(std::span<const RequestOutput> requests);  // of all their outputs, but reasoning_tokens
-Usage usage_of(const RequestUpdate& update);              // of one output, so far
+using Outputs = std::span<const RequestOutput>;
+Usage usage_of(Outputs requests);             // of all their outputs, but reasoning_tokens
+Usage usage_of(const RequestUpdate& update);  // of one output, so far
 OrderedJson usage_json(const Usage& usage);
 
 // What an answer waited for, in milliseconds: until the first step of any output, from there until one had a
@@ -48,7 +49,7 @@ struct Timings {
 };
 
 // Of the requests that an answer is made of, which have ended. What they did not come to took no time.
-Timings timings_of(std::span<const RequestOutput> requests);
+Timings timings_of(Outputs requests);
 
 // Names are llama-server's where it has them.
 OrderedJson timings_json(const Timings& timings, const Usage& usage);
@@ -85,8 +86,7 @@ class Response {
   // Of a whole answer: what must be kept of an update, and the answer. outputs: of each prompt, in order, all
   // finished.
   virtual void take(const RequestUpdate&) {}
-  virtual OrderedJson body(std::span<const RequestOutput> outputs,
-                           const std::optional<Timings>& timings = {}) = 0;
+  virtual OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) = 0;
 
  protected:
   explicit Response(ResponseHead head, ResponseForm form = {}) : head_(std::move(head)), form_(form) {}

@@ -74,8 +74,7 @@ void ChatResponse::take(const RequestUpdate& update) {
   taken.message.append(taken.take(update));
 }
 
-OrderedJson ChatResponse::body(std::span<const RequestOutput> outputs,
-                               const std::optional<Timings>& timings) {
+OrderedJson ChatResponse::body(Outputs outputs, const std::optional<Timings>& timings) {
   const RequestOutput& output = outputs.front();
   OrderedJson body = begin_response(head_, kChatObject);
   const TokenNames names = token_names(request_, model_);

@@ -128,8 +128,7 @@ CompletionResponse::CompletionResponse(ResponseHead head, CompletionRequest requ
     choice.logprobs.emplace(token_names(request_, model), request_.params.skip_special_tokens);
 }
 
-OrderedJson CompletionResponse::body(std::span<const RequestOutput> outputs,
-                                     const std::optional<Timings>& timings) {
+OrderedJson CompletionResponse::body(Outputs outputs, const std::optional<Timings>& timings) {
   OrderedJson body = begin_response(head_, kCompletionObject);
   OrderedJson choices = OrderedJson::array();
   const Usage usage = usage_of(outputs);

@@ -38,8 +38,7 @@ class CompletionResponse final : public ChunkResponse {
 
   std::vector<OrderedJson> chunks(std::size_t prompt, const RequestUpdate& update) override;
   std::optional<OrderedJson> last(const std::optional<Timings>& timings = {}) const override;
-  OrderedJson body(std::span<const RequestOutput> outputs,
-                   const std::optional<Timings>& timings = {}) override;
+  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) override;
 
  private:
   struct Choice {

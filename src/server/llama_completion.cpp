@@ -243,7 +243,7 @@ std::string LlamaResponse::events(std::size_t prompt, const RequestUpdate& updat
   return update.output.finished() ? events + to_event(last_piece(prompt, update, "")) : events;
 }
 
-OrderedJson LlamaResponse::body(std::span<const RequestOutput> outputs, const std::optional<Timings>&) {
+OrderedJson LlamaResponse::body(Outputs outputs, const std::optional<Timings>&) {
   OrderedJson all = OrderedJson::array();
   for (std::size_t prompt = 0; prompt < outputs.size(); ++prompt)
     for (const CompletionOutput& output : outputs[prompt].outputs)

@@ -28,8 +28,7 @@ class LlamaResponse final : public Response {
 
   std::string events(std::size_t prompt, const RequestUpdate& update) override;
   std::string failure_events(const ApiError& error) override { return to_event(openai_error(error)); }
-  OrderedJson body(std::span<const RequestOutput> outputs,
-                   const std::optional<Timings>& timings = {}) override;
+  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) override;
 
  private:
   // This text of an output, and all its tokens that were not told before.

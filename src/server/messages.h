@@ -41,9 +41,7 @@ class MessagesResponse final : public BlockResponse {
   std::string failure_events(const ApiError& error) override {
     return to_event(anthropic_error(error, request_id_), "error");
   }
-  OrderedJson body(std::span<const RequestOutput>, const std::optional<Timings>& = {}) override {
-    return message();
-  }
+  OrderedJson body(Outputs, const std::optional<Timings>& = {}) override { return message(); }
 
  private:
   OrderedJson message() const;

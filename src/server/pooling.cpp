@@ -87,8 +87,6 @@ void read_pairs(const JsonFields& fields, const ServedModel& model, ScoreRequest
   request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kAnyTokens);
 }
 
-using Outputs = PoolingResponse::Outputs;
-
 OrderedJson list_body(const ResponseHead& head, Outputs outputs, OrderedJson data) {
   OrderedJson body = begin_response(head, "list");
   body["data"] = std::move(data);

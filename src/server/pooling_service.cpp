@@ -86,8 +86,7 @@ void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_
   std::vector<EngineRequest> prompts(inputs.size(), form);
   for (std::size_t i = 0; i < inputs.size(); ++i) prompts[i].prompt = std::move(inputs[i]);
   ResponseHead head = response_head(id_prefix, *exchange, request);
-  auto body = [request = std::move(request), make_body](const ResponseHead& of,
-                                                        PoolingResponse::Outputs outputs) {
+  auto body = [request = std::move(request), make_body](const ResponseHead& of, Outputs outputs) {
     return make_body(of, outputs, request);
   };
   generate(exchange, std::make_unique<PoolingResponse>(std::move(head), std::move(body)), std::move(prompts));

@@ -389,7 +389,7 @@ std::string ResponsesResponse::failure_events(const ApiError& error) {
   return last_events({});
 }
 
-OrderedJson ResponsesResponse::body(std::span<const RequestOutput>, const std::optional<Timings>& timings) {
+OrderedJson ResponsesResponse::body(Outputs, const std::optional<Timings>& timings) {
   keep(timings);
   answer_.update(OrderedJson::parse(request_.echo));
   return std::move(answer_);

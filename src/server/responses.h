@@ -47,8 +47,7 @@ class ResponsesResponse final : public BlockResponse {
   std::string last_events(const std::optional<Timings>& timings) override;
   std::string failure_events(const ApiError& error) override;
   void take(const RequestUpdate& update) override;
-  OrderedJson body(std::span<const RequestOutput> outputs,
-                   const std::optional<Timings>& timings = {}) override;
+  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) override;
 
  private:
   std::string answer_text(bool short_echo) const;

@@ -10,48 +10,39 @@ namespace quire::server {
 namespace {
 
 struct File {
-  std::string_view path, type, text;
+  std::string_view path, text;
 };
-constexpr const char* kScript = "text/javascript; charset=utf-8";
 constexpr auto kFiles = std::to_array<File>({
     {
         "",
-        "text/html; charset=utf-8",
 #include "server/window/page/index.html.inc"
     },
     {
         "/style.css",
-        "text/css; charset=utf-8",
 #include "server/window/page/style.css.inc"
     },
     {
         "/main.js",
-        kScript,
 #include "server/window/page/main.js.inc"
     },
     {
         "/stream.js",
-        kScript,
 #include "server/window/page/stream.js.inc"
     },
     {
         "/field.js",
-        kScript,
 #include "server/window/page/field.js.inc"
     },
     {
         "/sequences.js",
-        kScript,
 #include "server/window/page/sequences.js.inc"
     },
     {
         "/charts.js",
-        kScript,
 #include "server/window/page/charts.js.inc"
     },
     {
         "/words.js",
-        kScript,
 #include "server/window/page/words.js.inc"
     },
 });
@@ -60,6 +51,11 @@ constexpr auto kFiles = std::to_array<File>({
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+std::string type_of(std::string_view path) {
+  const char* const type = path.ends_with(".js") ? "javascript" : path.ends_with(".css") ? "css" : "html";
+  return format_text("text/{}; charset=utf-8", type);
+}
 
 }  // namespace
 
@@ -74,7 +70,7 @@ void answer_page(Exchange& exchange) {
   for (const File& file : kFiles) {
     if (file.path != path) continue;
     return exchange.send(200,
-                         {{"Content-Type", std::string(file.type)},
+                         {{"Content-Type", type_of(path)},
                           {"Content-Security-Policy", kPolicy},
                           {"X-Content-Type-Options", "nosniff"},
                           {"Referrer-Policy", "no-referrer"},
