@@ -38,7 +38,6 @@ struct Simulate {
   std::uint64_t seed = 0;
 
   void add_to(Flags flags);
-  void add_load_options(Flags flags);
   int run();
 
  private:
@@ -261,9 +260,6 @@ void Simulate::add_to(Flags flags) {
   flags.value("--scheduling-policy", policy, "fcfs or priority", CLI::IsMember({"fcfs", "priority"}));
   command->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", prefix_caching,
                     "whether a prompt whose beginning is cached is not computed anew");
-}
-
-void Simulate::add_load_options(Flags flags) {
   const CLI::Range length(1, 1 << 20), count(1, 1 << 24);
   command->option_defaults()->group(kLoad);
   flags.shown("--workload", workload, "standard (256 requests of 100 to 1024 tokens) or random",
@@ -322,7 +318,6 @@ void add_simulate(CLI::App& app, Command& chosen) {
   auto [flags, simulate] = add_command<Simulate>(
       app, chosen, "simulate", "What the scheduler makes of a load, by what steps cost; without a model");
   simulate.add_to(flags);
-  simulate.add_load_options(flags);
 }
 
 void add_bench_costs(CLI::App& bench, Command& chosen) {
