@@ -76,7 +76,7 @@ class Bench {
   // TFLOP/s and share of the ceiling: the library's, then in the fixed order.
   void print_many_tokens(const Shape& shape) {
     std::printf("%-9s", shape.name);
-    for (const std::int64_t tokens : {64, 256, 1024, 4096}) {
+    for (const std::int64_t tokens : {64, 128, 256, 1024, 4096}) {
       std::array<double, 2> rates{};
       for (const bool fixed : {false, true}) {
         const double us = time(shape, tokens, [&](const Tensor& out, const Tensor& x, const Tensor& weight) {
