@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "ops/communicator.h"
 #include "ops/ops.h"
-#include "ops/sharding.h"
 
 namespace quire {
 namespace {

@@ -1,7 +1,7 @@
 #include "layers/gated_delta_net.h"
 
+#include "ops/communicator.h"
 #include "ops/ops.h"
-#include "ops/sharding.h"
 
 namespace quire {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/host_memory.h"
 #include "base/json.h"
 #include "kvcache/ids.h"
-#include "ops/sharding.h"
+#include "ops/communicator.h"
 #include "runner/memory_plan.h"
 
 namespace quire {
