@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "parallel/processes.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 
 namespace quire {
 

@@ -4,7 +4,7 @@
 
 #include "backends/registry.h"
 #include "engine/ranks.h"
-#include "parallel/absent_ranks.h"
+#include "parallel/lone_rank.h"
 
 namespace quire {
 std::size_t Capacity::kv_bytes_per_token() const {

@@ -10,7 +10,7 @@
 #include "checkpoint/quantization/quantized_weights.h"
 #include "checkpoint/quantization/written_linear.h"
 #include "engine/gguf_model.h"
-#include "parallel/absent_ranks.h"
+#include "parallel/lone_rank.h"
 #include "runner/memory_plan.h"
 
 namespace quire {

@@ -11,7 +11,7 @@
 #include "backends/registry.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/golden_models.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/model_runner.h"
 
 namespace quire {

@@ -9,7 +9,7 @@
 #include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_index.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/runtime_config.h"
 
 namespace {

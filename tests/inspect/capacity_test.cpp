@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 #include "engine/golden_models.h"
 #include "inspect/small_shape.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/model_runner.h"
 #if QUIRE_HAS_SIMD
 #include "backends/cpu/simd/simd_backend.h"

@@ -11,7 +11,7 @@
 #include "engine/model_files.h"
 #include "expect_error.h"
 #include "inspect/quantize_model.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/model_runner.h"
 #include "temp_dir.h"
 

@@ -4,7 +4,7 @@
 #include "backends/registry.h"
 #include "base/error.h"
 #include "models/model.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/memory_plan.h"
 
 namespace quire {

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "base/error.h"
-#include "parallel/absent_ranks.h"
 #include "parallel/collectives.h"
 #include "parallel/rank_sum.h"
+#include "parallel/lone_rank.h"
 
 namespace quire {
 namespace {

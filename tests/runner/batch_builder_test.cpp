@@ -7,7 +7,7 @@
 
 #include "backends/cpu/reference/reference_backend.h"
 #include "engine/golden_models.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/runtime_config.h"
 
 namespace quire {

@@ -10,7 +10,7 @@
 #include "engine/golden_models.h"
 #include "ops/host_copies.h"
 #include "ops/ops.h"
-#include "parallel/single_rank.h"
+#include "parallel/lone_rank.h"
 #include "runner/model_runner.h"
 
 namespace quire {

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/model_config.h"
 #include "expect_error.h"
-#include "parallel/absent_ranks.h"
+#include "parallel/lone_rank.h"
 
 namespace quire {
 namespace {
