@@ -6,6 +6,7 @@
 #include "base/json.h"
 
 namespace quire {
+
 namespace {
 
 // The rope_scaling or else the rope_parameters object; an empty one counts as absent, as in transformers.
@@ -158,6 +159,25 @@ std::optional<ConfigObject> ModelConfig::quantization_config() const {
 std::vector<std::int32_t> ModelConfig::eos_token_ids() const {
   const ConfigKey key = "eos_token_id";
   return (file_.contains(key) ? file_ : *this).get_token_ids(key);
+}
+
+GenerationConfig parse_generation_config(const ConfigObject& object) {
+  GenerationConfig config;
+  config.eos_token_ids = object.get_token_ids("eos_token_id");
+  config.temperature = object.find_float("temperature", {.min = 0, .max = 1e4});
+  config.top_p = object.find_float("top_p", kFraction);
+  config.min_p = object.find_float("min_p", {.min = 0, .max = 1});
+  config.repetition_penalty = object.find_float("repetition_penalty", {.min = 1e-4, .max = 1e4});
+  config.top_k = object.find_int("top_k", {.min = -1});
+  config.max_new_tokens = object.find_int("max_new_tokens");
+  return config;
+}
+
+GenerationConfig read_generation_config(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "generation_config.json";
+  std::error_code ec;
+  if (!std::filesystem::exists(path, ec)) return {};
+  return parse_generation_config(ConfigObject::read_file(path));
 }
 
 }  // namespace quire

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
 #include "engine/hooks.h"
 #include "ops/weight_source.h"

@@ -1,7 +1,6 @@
-#include "checkpoint/generation_config.h"
-
 #include <gtest/gtest.h>
 
+#include "checkpoint/model_config.h"
 #include "expect_error.h"
 #include "temp_dir.h"
 

@@ -6,7 +6,6 @@
 
 #include "backends/registry.h"
 #include "base/error.h"
-#include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_index.h"
 #include "parallel/lone_rank.h"
