@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "dialects/output_parser.h"
+#include "dialects/output_format.h"
 #include "server/api_response.h"
 
 namespace quire::server {

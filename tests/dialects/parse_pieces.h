@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "dialects/output_parser.h"
+#include "dialects/output_format.h"
 
 namespace quire::dialects::test {
 
