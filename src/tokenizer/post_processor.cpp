@@ -1,6 +1,5 @@
-#include "tokenizer/post_processor.h"
-
 #include "tokenizer/text_steps.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/vocabulary.h"
 
 namespace quire {

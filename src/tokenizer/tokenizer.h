@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/json_view.h"
 #include "tokenizer/normalizer.h"
-#include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/text_piece.h"
 #include "tokenizer/token_decoder.h"
@@ -19,6 +19,14 @@
 #include "tokenizer/tokenizer_model.h"
 
 namespace quire {
+
+// The special tokens that surround every text.
+struct PostProcessor {
+  PostProcessor() = default;  // none
+  explicit PostProcessor(const JsonView& config);
+
+  std::vector<TokenId> prefix, suffix;
+};
 
 struct TokenizerFile;
 
