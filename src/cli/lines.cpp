@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "engine/gguf_model.h"
+#include "engine/model_files.h"
 
 namespace quire::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "engine/gguf_model.h"
+#include "engine/model_files.h"
 #include "inspect/capacity.h"
 
 namespace quire::cli {

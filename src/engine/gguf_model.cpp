@@ -1,12 +1,11 @@
 // Keys tokenizer.* and general.sampling.*: llama.cpp, gguf-py/gguf/constants.py.
-#include "engine/gguf_model.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_name.h"
 #include "checkpoint/gguf/gguf_weights.h"
+#include "engine/model_files.h"
 #include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/vocabulary.h"
 

@@ -9,7 +9,6 @@
 #include "base/module.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantization/quantized_weights.h"
-#include "engine/gguf_model.h"
 
 namespace quire {
 namespace {

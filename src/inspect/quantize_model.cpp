@@ -9,7 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantization/quantized_weights.h"
 #include "checkpoint/quantization/written_linear.h"
-#include "engine/gguf_model.h"
+#include "engine/model_files.h"
 #include "parallel/lone_rank.h"
 #include "runner/memory_plan.h"
 

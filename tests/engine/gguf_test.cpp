@@ -6,8 +6,8 @@
 
 #include "engine/engine.h"
 #include "engine/gguf_converter.h"
-#include "engine/gguf_model.h"
 #include "engine/golden_models.h"
+#include "engine/model_files.h"
 #include "expect_error.h"
 #include "inspect/forced_run.h"
 #include "inspect/verify.h"

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_blocks.h"
 #include "checkpoint/gguf/gguf_weights.h"
-#include "engine/gguf_model.h"
+#include "engine/model_files.h"
 
 namespace {
 
