@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/thread_name.h"
-#include "engine/preemption_costs.h"
+#include "engine/ranks.h"
 
 namespace quire {
 namespace {

@@ -1,10 +1,9 @@
-#include "engine/preemption_costs.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 
 #include "base/log.h"
+#include "engine/ranks.h"
 
 namespace quire {
 namespace {

@@ -14,6 +14,7 @@
 #include "parallel/patience.h"
 #include "runner/memory_plan.h"
 #include "runner/model_runner.h"
+#include "scheduler/scheduler.h"
 
 namespace quire {
 
@@ -187,5 +188,10 @@ void check_processes(const EngineConfig& config);
 // ends. Error as RankGroup's; and where a step fails or a rank is lost, which end this process.
 bool is_follower();
 void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_model);
+
+// Measured with plans of their own: copies of up to 256 blocks to host memory and back, and a prompt's part
+// with nothing before it and with as much as the cache holds. Nothing may be in flight; seat 0 and the
+// cache's contents are lost. There must be swap space.
+PreemptionCosts measure_preemption_costs(RankGroup& ranks, const RuntimeConfig& config);
 
 }  // namespace quire

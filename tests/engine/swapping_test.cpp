@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/golden_models.h"
-#include "engine/preemption_costs.h"
+#include "engine/ranks.h"
 #include "engine/submit.h"
 
 namespace quire {
