@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/gguf/gguf_blocks.h"
 #include "checkpoint/gguf/gguf_weights.h"
 #include "engine/model_files.h"
 

@@ -1,7 +1,5 @@
 // The blocks of GGUF's types (ggml, ggml-common.h and ggml-quants.c): how each holds codes, scales and
 // minima.
-#include "checkpoint/gguf/gguf_blocks.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/gguf/gguf_weights.h"
 
 namespace quire {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "checkpoint/gguf/gguf_blocks.h"
+#include "checkpoint/gguf/gguf_weights.h"
 
 namespace quire {
 namespace {

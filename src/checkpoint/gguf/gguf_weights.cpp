@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "checkpoint/gguf/gguf_blocks.h"
 
 namespace quire {
 namespace {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "checkpoint/gguf/gguf_config.h"
+#include "checkpoint/gguf/gguf_file.h"
+#include "ops/weight_group.h"
 #include "ops/weight_source.h"
 
 namespace quire {
@@ -47,5 +49,10 @@ class GgufWeights final : public WeightSource {
   GgufLayout layout_;
   std::set<std::string, std::less<>> claimed_;
 };
+
+// A tensor's rows, [product of all dimensions but the last, the last], as what they are: codes, scales and
+// minima, which are decoded as they are read, or values of a float type. A scale that is read and is not
+// finite is an Error that names the tensor.
+WeightGroup open_gguf_tensor(const std::string& name, const GgufTensor& tensor);
 
 }  // namespace quire
