@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -25,9 +27,17 @@ class ConfigBuilder {
 
   const GgufKeys& keys() const { return model_.keys(); }
   std::string key(std::string_view name) const { return architecture_ + "." + std::string(name); }
+  bool has_key(std::string_view name) const { return keys().contains(key(name)); }
+  [[noreturn]] void fail_at(std::string_view name, std::string_view problem) const {
+    keys().fail_at(key(name), problem);
+  }
+  std::optional<int> find_int(std::string_view name, IntRange range = {}) const {
+    return keys().find_int(key(name), range);
+  }
+  double require_double(std::string_view name) const { return keys().require_double(key(name), kPositive); }
   bool has_tensor(std::string_view name) const { return model_.find(name) != nullptr; }
   int integer(std::string_view name) const { return json_.at(std::string(name)).get<int>(); }
-  bool is_mixture() const { return keys().find_int(key("expert_count"), {.min = 0}).value_or(0) > 0; }
+  bool is_mixture() const { return find_int("expert_count", {.min = 0}).value_or(0) > 0; }
 
   // What all families have. by_layer: all but what may differ by layer.
   void read_common(bool by_layer) {
@@ -40,19 +50,17 @@ class ConfigBuilder {
     const int num_heads = keys().require_int(key("attention.head_count"), kHeadCount);
     set("num_attention_heads", num_heads);
     if (!by_layer) {
-      set("num_key_value_heads",
-          keys().find_int(key("attention.head_count_kv"), kHeadCount).value_or(num_heads));
+      set("num_key_value_heads", find_int("attention.head_count_kv", kHeadCount).value_or(num_heads));
       // Where all layers have experts nothing has this size.
-      if (!is_mixture() || keys().contains(key("feed_forward_length")))
+      if (!is_mixture() || has_key("feed_forward_length"))
         require_int("intermediate_size", "feed_forward_length", kWidth);
     }
-    const int head_dim = keys()
-                             .find_int(key("attention.key_length"), kHeadSize)
-                             .value_or(std::max(1, integer("hidden_size") / num_heads));
-    if (keys().find_int(key("attention.value_length")).value_or(head_dim) != head_dim)
-      keys().fail_at(key("attention.value_length"), format_text("must be that of the keys, {}", head_dim));
+    const int head_dim =
+        find_int("attention.key_length", kHeadSize).value_or(std::max(1, integer("hidden_size") / num_heads));
+    if (find_int("attention.value_length").value_or(head_dim) != head_dim)
+      fail_at("attention.value_length", format_text("must be that of the keys, {}", head_dim));
     set("head_dim", head_dim);
-    set("rms_norm_eps", keys().require_double(key("attention.layer_norm_rms_epsilon"), kPositive));
+    set("rms_norm_eps", require_double("attention.layer_norm_rms_epsilon"));
     set("vocab_size", vocab_size());
     set("tie_word_embeddings", !has_tensor("output.weight"));
     set("dtype", dtype());
@@ -68,7 +76,7 @@ class ConfigBuilder {
     if (const auto value = keys().find_double(key(from), range)) set(name, *value);
   }
   void copy_int(std::string_view name, std::string_view from, IntRange range = {}) {
-    if (const auto value = keys().find_int(key(from), range)) set(name, *value);
+    if (const auto value = find_int(from, range)) set(name, *value);
   }
   void require_int(std::string_view name, std::string_view from, IntRange range) {
     set(name, keys().require_int(key(from), range));
@@ -80,12 +88,12 @@ class ConfigBuilder {
     set("mlp_bias", has_tensor("blk.0.ffn_down.bias"));
   }
   void refuse_window() const {
-    if (keys().find_int(key("attention.sliding_window"), {.min = 0}).value_or(0) > 0)
-      keys().fail_at(key("attention.sliding_window"), "is not supported for this architecture");
+    if (find_int("attention.sliding_window", {.min = 0}).value_or(0) > 0)
+      fail_at("attention.sliding_window", "is not supported for this architecture");
   }
   std::vector<int> of_layers(std::string_view from, IntRange range) const {
     std::vector<int> numbers = keys().get_layer_ints(key(from), num_blocks_, range);
-    if (numbers.empty()) keys().fail_at(key(from), "is missing");
+    if (numbers.empty()) fail_at(from, "is missing");
     numbers.resize(integer("num_hidden_layers"));
     return numbers;
   }
@@ -96,15 +104,14 @@ class ConfigBuilder {
     require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
   }
   void refuse_experts() const {
-    if (is_mixture())
-      keys().fail_at(key("expert_count"), "is not 0: experts are not supported for this architecture");
+    if (is_mixture()) fail_at("expert_count", "is not 0: experts are not supported for this architecture");
   }
 
   // llama.cpp rotates neighbouring rows in these families.
   void permute_heads() {
     if (json_.contains("partial_rotary_factor"))
-      keys().fail_at(key("rope.dimension_count"), "must be the size of a head");
-    if (integer("head_dim") % 2 != 0) keys().fail_at(key("attention.key_length"), "must be even");
+      fail_at("rope.dimension_count", "must be the size of a head");
+    if (integer("head_dim") % 2 != 0) fail_at("attention.key_length", "must be even");
     layout_.permuted_heads = integer("num_attention_heads");
     layout_.permuted_kv_heads = integer("num_key_value_heads");
   }
@@ -154,26 +161,25 @@ class ConfigBuilder {
 
   void read_rotary(int head_dim) {
     set("rope_theta", keys().find_double(key("rope.freq_base"), kPositive).value_or(10000));
-    if (keys().contains(key("attention.key_length_swa"))) return read_rotary_by_type(head_dim);
-    const int size =
-        keys().find_int(key("rope.dimension_count"), {.min = 1, .max = head_dim}).value_or(head_dim);
+    if (has_key("attention.key_length_swa")) return read_rotary_by_type(head_dim);
+    const int size = find_int("rope.dimension_count", {.min = 1, .max = head_dim}).value_or(head_dim);
     if (size != head_dim) set("partial_rotary_factor", static_cast<double>(size) / head_dim);
     if (has_tensor(kFactors)) return read_factors(size);
     if (has_tensor(kLongFactors) || has_tensor(kShortFactors)) return read_long_factors(size);
     const std::string type = keys()
                                  .find_string(key("rope.scaling.type"))
-                                 .value_or(keys().contains(key("rope.scale_linear")) ? "linear" : "none");
+                                 .value_or(has_key("rope.scale_linear") ? "linear" : "none");
     if (type == "none") return;
     if (type != "linear" && type != "yarn")
-      keys().fail_at(key("rope.scaling.type"),
-                     format_text("is {}; none, linear, yarn and factors are supported", in_quotes(type)));
+      fail_at("rope.scaling.type",
+              format_text("is {}; none, linear, yarn and factors are supported", in_quotes(type)));
     const std::string from =
-        key(keys().contains(key("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear");
+        key(has_key("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear");
     const double factor = keys().require_double(from, kPositive);
     Json rope = {{"rope_type", type}, {"factor", factor}};
     if (type == "yarn") {
-      if (keys().contains(key("rope.scaling.yarn_log_multiplier")))
-        keys().fail_at(key("rope.scaling.yarn_log_multiplier"), "is not supported");
+      if (has_key("rope.scaling.yarn_log_multiplier"))
+        fail_at("rope.scaling.yarn_log_multiplier", "is not supported");
       rope["original_max_position_embeddings"] =
           keys().require_int(key("rope.scaling.original_context_length"), kPositions);
     } else {  // transformers has the length before it is stretched
@@ -273,11 +279,10 @@ void read_qwen3_next(ConfigBuilder& builder) {
   const int num_heads = builder.integer("linear_num_value_heads");
   const int inner = builder.keys().require_int(builder.key("ssm.inner_size"), kWidth);
   if (inner % num_heads != 0)
-    builder.keys().fail_at(builder.key("ssm.inner_size"),
-                           format_text("is {}, no multiple of {} heads", inner, num_heads));
+    builder.fail_at("ssm.inner_size", format_text("is {}, no multiple of {} heads", inner, num_heads));
   builder.set("linear_value_head_dim", inner / num_heads);
   builder.copy_int("full_attention_interval", "full_attention_interval", kLayerCount);
-  if (builder.keys().contains(builder.key("attention.recurrent_layers")))
+  if (builder.has_key("attention.recurrent_layers"))
     builder.set_layer_types("attention.recurrent_layers", "linear_attention");
   builder.shift_norms();
   if (!builder.is_mixture()) return;
@@ -350,8 +355,7 @@ void read_phi3(ConfigBuilder& builder) {
 void read_granite(ConfigBuilder& builder) {
   builder.copy_double("embedding_multiplier", "embedding_scale");
   builder.copy_double("residual_multiplier", "residual_scale");
-  builder.set("attention_multiplier",
-              builder.keys().require_double(builder.key("attention.scale"), kPositive));
+  builder.set("attention_multiplier", builder.require_double("attention.scale"));
   builder.copy_double("logits_scaling", "logit_scale", kPositive);
 }
 
@@ -362,13 +366,12 @@ void read_lfm2(ConfigBuilder& builder) {
   std::vector<int> attention;
   for (std::size_t i = 0; i < heads.size(); ++i)
     if (heads[i] > 0) attention.push_back(static_cast<int>(i));
-  if (attention.empty()) builder.keys().fail_at(builder.key("attention.head_count_kv"), "has none above 0");
+  if (attention.empty()) builder.fail_at("attention.head_count_kv", "has none above 0");
   builder.set("num_key_value_heads", *std::ranges::max_element(heads));
   builder.set("full_attn_idxs", attention);
   builder.require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
   builder.require_int("intermediate_size", "feed_forward_length", kWidth);
-  builder.set("norm_eps",
-              builder.keys().require_double(builder.key("attention.layer_norm_rms_epsilon"), kPositive));
+  builder.set("norm_eps", builder.require_double("attention.layer_norm_rms_epsilon"));
   builder.set("block_auto_adjust_ff_dim", false);  // the size is that of the tensors
 }
 
@@ -381,65 +384,37 @@ void read_lfm2_moe(ConfigBuilder& builder) {
                                                                 builder.integer("num_hidden_layers") - 1)));
 }
 
+enum Trait : unsigned {
+  kBiases = 1,  // perhaps, as its tensors say
+  kPermutedHeads = 2,
+  kNoWindow = 4,  // it is refused
+  kMixture = 8,   // perhaps
+  kByLayer = 16,  // its numbers of heads and its sizes may differ by layer
+};
 struct Architecture {
   std::string_view name, family;
-  bool has_biases = false;  // perhaps, as its tensors say
-  bool permutes_heads = false;
-  bool refuses_window = false;
-  bool has_experts = false;                // perhaps
-  bool by_layer = false;                   // its numbers of heads and its sizes may differ by layer
+  unsigned traits = 0;
   void (*read)(ConfigBuilder&) = nullptr;  // what it has besides
 };
 constexpr Architecture kArchitectures[] = {
-    {.name = "llama",
-     .family = "LlamaForCausalLM",
-     .has_biases = true,
-     .permutes_heads = true,
-     .refuses_window = true,
-     .has_experts = true,
-     .read = read_llama},
-    {.name = "qwen2", .family = "Qwen2ForCausalLM", .refuses_window = true},
-    {.name = "qwen3", .family = "Qwen3ForCausalLM", .has_biases = true, .refuses_window = true},
-    {.name = "qwen3moe",
-     .family = "Qwen3MoeForCausalLM",
-     .has_biases = true,
-     .refuses_window = true,
-     .has_experts = true,
-     .read = read_qwen3_moe},
-    {.name = "qwen3next", .family = "Qwen3NextForCausalLM", .has_experts = true, .read = read_qwen3_next},
-    {.name = "qwen35", .family = "Qwen3_5ForCausalLM", .read = read_qwen3_5},
-    {.name = "qwen35moe", .family = "Qwen3_5MoeForCausalLM", .has_experts = true, .read = read_qwen3_5},
-    {.name = "gpt-oss",
-     .family = "GptOssForCausalLM",
-     .has_biases = true,
-     .has_experts = true,
-     .read = read_gpt_oss},
-    {.name = "gemma2", .family = "Gemma2ForCausalLM", .read = read_gemma2},
-    {.name = "gemma3", .family = "Gemma3ForCausalLM", .read = read_gemma3},
-    {.name = "gemma4",
-     .family = "Gemma4ForCausalLM",
-     .has_experts = true,
-     .by_layer = true,
-     .read = read_gemma4},
-    {.name = "phi3", .family = "Phi3ForCausalLM", .read = read_phi3},
-    {.name = "olmo2", .family = "Olmo2ForCausalLM", .refuses_window = true},
-    {.name = "granite",
-     .family = "GraniteForCausalLM",
-     .has_biases = true,
-     .permutes_heads = true,
-     .read = read_granite},
-    {.name = "smollm3",
-     .family = "SmolLM3ForCausalLM",
-     .has_biases = true,
-     .permutes_heads = true,
-     .refuses_window = true},
-    {.name = "lfm2", .family = "Lfm2ForCausalLM", .by_layer = true, .read = read_lfm2},
-    {.name = "lfm2moe",
-     .family = "Lfm2MoeForCausalLM",
-     .has_experts = true,
-     .by_layer = true,
-     .read = read_lfm2_moe},
-    {.name = "seed_oss", .family = "SeedOssForCausalLM", .has_biases = true},
+    {"llama", "LlamaForCausalLM", kBiases | kPermutedHeads | kNoWindow | kMixture, read_llama},
+    {"qwen2", "Qwen2ForCausalLM", kNoWindow},
+    {"qwen3", "Qwen3ForCausalLM", kBiases | kNoWindow},
+    {"qwen3moe", "Qwen3MoeForCausalLM", kBiases | kNoWindow | kMixture, read_qwen3_moe},
+    {"qwen3next", "Qwen3NextForCausalLM", kMixture, read_qwen3_next},
+    {"qwen35", "Qwen3_5ForCausalLM", 0, read_qwen3_5},
+    {"qwen35moe", "Qwen3_5MoeForCausalLM", kMixture, read_qwen3_5},
+    {"gpt-oss", "GptOssForCausalLM", kBiases | kMixture, read_gpt_oss},
+    {"gemma2", "Gemma2ForCausalLM", 0, read_gemma2},
+    {"gemma3", "Gemma3ForCausalLM", 0, read_gemma3},
+    {"gemma4", "Gemma4ForCausalLM", kMixture | kByLayer, read_gemma4},
+    {"phi3", "Phi3ForCausalLM", 0, read_phi3},
+    {"olmo2", "Olmo2ForCausalLM", kNoWindow},
+    {"granite", "GraniteForCausalLM", kBiases | kPermutedHeads, read_granite},
+    {"smollm3", "SmolLM3ForCausalLM", kBiases | kPermutedHeads | kNoWindow},
+    {"lfm2", "Lfm2ForCausalLM", kByLayer, read_lfm2},
+    {"lfm2moe", "Lfm2MoeForCausalLM", kMixture | kByLayer, read_lfm2_moe},
+    {"seed_oss", "SeedOssForCausalLM", kBiases},
 };
 
 }  // namespace
@@ -448,19 +423,18 @@ GgufConfig read_gguf_config(const GgufModel& model) {
   const std::string name = model.keys().require_string("general.architecture");
   const auto* const found = std::ranges::find(kArchitectures, name, &Architecture::name);
   if (found == std::end(kArchitectures)) {
-    std::vector<std::string_view> names;
-    for (const Architecture& entry : kArchitectures) names.push_back(entry.name);
-    model.keys().fail_at("general.architecture",
-                         format_text("is {}, which is not supported; supported are {}", in_quotes(name),
-                                     join_text(names, ", ")));
+    model.keys().fail_at(
+        "general.architecture",
+        format_text("is {}, which is not supported; supported are {}", in_quotes(name),
+                    join_text(std::views::transform(kArchitectures, &Architecture::name), ", ")));
   }
   ConfigBuilder builder(model, name);
-  if (!found->has_experts) builder.refuse_experts();
-  builder.read_common(found->by_layer);
+  if ((found->traits & kMixture) == 0) builder.refuse_experts();
+  builder.read_common((found->traits & kByLayer) != 0);
   builder.set_family(found->family);
-  if (found->has_biases) builder.read_biases();
-  if (found->permutes_heads) builder.permute_heads();
-  if (found->refuses_window) builder.refuse_window();
+  if ((found->traits & kBiases) != 0) builder.read_biases();
+  if ((found->traits & kPermutedHeads) != 0) builder.permute_heads();
+  if ((found->traits & kNoWindow) != 0) builder.refuse_window();
   if (found->read != nullptr) found->read(builder);
   return builder.finish();
 }
