@@ -1,5 +1,3 @@
-#include "load/load_plan.h"
-
 #include <algorithm>
 #include <array>
 #include <random>
@@ -7,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "load/load_generator.h"
 
 namespace quire {
 namespace {
