@@ -1,11 +1,10 @@
-#include "simulate/arrivals.h"
-
 #include <limits>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "simulate/simulation.h"
 
 namespace quire {
 namespace {
