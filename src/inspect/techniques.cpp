@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "inspect/capacity.h"
 #include "inspect/plain_loops.h"
-#include "inspect/random_weights.h"
+#include "inspect/shapes.h"
 
 namespace quire {
 namespace {

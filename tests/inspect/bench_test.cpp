@@ -6,7 +6,7 @@
 #include <future>
 
 #include "base/error.h"
-#include "inspect/random_weights.h"
+#include "inspect/shapes.h"
 #include "inspect/small_shape.h"
 
 namespace quire {
