@@ -3,9 +3,8 @@
 #include "base/json.h"
 #include "grammar/automaton.h"
 #include "grammar/json_schema.h"
+#include "grammar/languages.h"
 #include "grammar/regex.h"
-#include "grammar/rules.h"
-#include "grammar/structural_tag.h"
 
 namespace quire::grammar {
 namespace {

@@ -1,5 +1,3 @@
-#include "grammar/rules.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -13,6 +11,7 @@
 
 #include "base/json.h"
 #include "grammar/grammar.h"
+#include "grammar/languages.h"
 #include "grammar/regex.h"
 
 namespace quire::grammar {

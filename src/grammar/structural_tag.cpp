@@ -1,5 +1,3 @@
-#include "grammar/structural_tag.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -8,8 +6,8 @@
 
 #include "base/json.h"
 #include "grammar/json_schema.h"
+#include "grammar/languages.h"
 #include "grammar/regex.h"
-#include "grammar/rules.h"
 
 namespace quire::grammar {
 namespace {

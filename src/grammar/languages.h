@@ -2,7 +2,10 @@
 
 #include <string_view>
 
+#include "base/json_fwd.h"
 #include "grammar/expressions.h"
+#include "grammar/grammar.h"
+#include "grammar/json_text.h"
 #include "grammar/vocabulary.h"
 
 namespace quire::grammar {
@@ -16,5 +19,10 @@ ExprId compile_rules(Expressions& expressions, std::string_view text, const Voca
 
 // The id of the special token of this name. GrammarError if there is none.
 int special_token(const Vocabulary& vocabulary, std::string_view name);
+
+// {"type": "structural_tag", "format": {...}}, or the older form with "structures" and "triggers": free text
+// and marked parts. GrammarError with the JSON pointer of what is wrong, or not supported.
+ExprId compile_structural_tag(Expressions& expressions, JsonText& json, const Source& source,
+                              const OrderedJson& tag, const Vocabulary& vocabulary);
 
 }  // namespace quire::grammar
