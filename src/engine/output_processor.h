@@ -1,12 +1,15 @@
 #pragma once
 
+#include <compare>
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -14,11 +17,30 @@
 #include "engine/hooks.h"
 #include "engine/request.h"
 #include "engine/search_rounds.h"
-#include "engine/stop_strings.h"
 #include "scheduler/scheduler.h"
 #include "tokenizer/tokenizer.h"
 
 namespace quire {
+
+// Finds stop strings in a text that grows, across the borders of its pieces.
+class StopStrings {
+ public:
+  StopStrings() = default;
+  explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  struct Place {
+    std::size_t begin, end;  // of a stop string in the text
+    auto operator<=>(const Place&) const = default;
+  };
+  // The one that begins first, of those that begin there the shortest; looking only at those that can have
+  // ended since the text had `old_size` bytes.
+  std::optional<Place> find(const std::string& text, std::size_t old_size) const;
+  // How many bytes at the text's end could be the beginning of a stop string.
+  std::size_t held_back(const std::string& text) const;
+
+ private:
+  std::vector<std::string> stops_;
+};
 
 // Turns tokens into text, finds stop strings and calls back, on a thread of its own, so that none of it
 // delays a step. Thread contract: add, push and finish may be called from any thread; what concerns one

@@ -1,8 +1,8 @@
-#include "engine/stop_strings.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "engine/output_processor.h"
 
 namespace quire {
 namespace {
