@@ -87,7 +87,7 @@ class DecodeProfile {
     }
   }
 
-  std::optional<DecodeBreakdown> breakdown(const MachineCeiling& ceiling) const {
+  std::optional<DecodeBreakdown> breakdown(const DeviceCeiling& ceiling) const {
     if (steps_ == 0) return {};
     DecodeBreakdown result;
     result.step_ms = 1e3 * step_seconds_ / steps_;
@@ -200,10 +200,9 @@ double percentile(std::vector<double> values, double fraction) {
   return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
-MachineCeiling measure_ceiling(Engine& engine) {
-  if (const auto device = engine.measure_ceiling())
-    return {device->read_gb_per_s, device->matrix_gflop_per_s};
-  return probe_machine();
+DeviceCeiling measure_ceiling(Engine& engine) {
+  const std::optional<DeviceCeiling> device = engine.measure_ceiling();
+  return device ? *device : probe_machine();
 }
 
 // The matrices of the vocabulary's height are the embedding and the head, or one for both. A token reads one
@@ -272,7 +271,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   }
   StepTotals totals;  // written on the engine's thread, which has booked a step before its tokens are seen
   Engine engine(config, std::move(model));
-  MachineCeiling ceiling = measure_ceiling(engine);
+  DeviceCeiling ceiling = measure_ceiling(engine);
   std::mt19937_64 random(0);
   warm_up(engine, options, random);
 
@@ -302,7 +301,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
     run_round(engine, make_requests(engine, options, options.requests, random));
     engine.observe_steps({});
   }
-  const MachineCeiling after = measure_ceiling(engine);
+  const DeviceCeiling after = measure_ceiling(engine);
   ceiling.read_gb_per_s = std::max(ceiling.read_gb_per_s, after.read_gb_per_s);
   ceiling.matrix_gflop_per_s = std::max(ceiling.matrix_gflop_per_s, after.matrix_gflop_per_s);
 

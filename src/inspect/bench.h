@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "inspect/machine_probe.h"
 #include "inspect/workload.h"
 
 namespace quire {
@@ -47,7 +46,7 @@ struct BenchResult {
   double output_tokens_per_s = 0;   // sampled tokens by the time from the first request to the last answer
   Percentiles ttft_ms;              // a request's submission to the first token of an output
   Percentiles itl_ms;               // between tokens of an output
-  MachineCeiling ceiling;
+  DeviceCeiling ceiling;
   double read_share = 0;    // decode: bytes of weights, keys and values a second, of the reading ceiling
   double matrix_share = 0;  // prefill: operations of products and attention a second, of the matrix ceiling
   std::optional<DecodeBreakdown> decode;  // on a backend that can profile
@@ -72,8 +71,13 @@ struct StepWork {
   double decode_bytes(const StepRecord& step) const;
 };
 
+// What this machine's CPU can do at best: best of eight each, on all CPUs this process may use. Reading: 1.2
+// GB once, one contiguous stream a thread. Matrix: products of bfloat16 pairs in registers where the CPU has
+// an instruction for them (AVX512-BF16), else fused multiply-adds of float32. Takes about a second.
+DeviceCeiling probe_machine();
+
 // What the machine or device of an engine can do at best, which has nothing to do meanwhile.
-MachineCeiling measure_ceiling(Engine& engine);
+DeviceCeiling measure_ceiling(Engine& engine);
 
 // Random prompts, EOS ignored, after a short run to warm up. The machine is probed before and after; the
 // better one counts. Error when a request does not fit, or its structured outputs are complete before its

@@ -1,5 +1,3 @@
-#include "inspect/machine_probe.h"
-
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -21,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "inspect/bench.h"
 
 namespace quire {
 namespace {
@@ -173,7 +172,7 @@ double matrix_gflop_per_s(int num_threads) {
 
 }  // namespace
 
-MachineCeiling probe_machine() {
+DeviceCeiling probe_machine() {
   const int threads = usable_cores();
   return {read_gb_per_s(threads), matrix_gflop_per_s(threads)};
 }

@@ -95,7 +95,7 @@ std::string Serve::address(std::uint16_t bound_port) const {
 }
 
 server::WindowLimits window_limits(Engine& engine, const EngineConfig& config) {
-  const MachineCeiling ceiling = measure_ceiling(engine);
+  const DeviceCeiling ceiling = measure_ceiling(engine);
   const int ranks = engine.can_profile() ? 1 : config.tensor_parallel_size;  // that share a machine
   const StepWork work(engine.memory_plan(), engine.config(), ranks);
   const double num_blocks = std::max(engine.config().num_blocks, 1);
