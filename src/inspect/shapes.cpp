@@ -12,27 +12,6 @@
 
 namespace quire {
 
-WeightTensorPtr RandomWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
-  const std::int64_t cols = shape.size() < 2 ? 0 : shape.back();
-  Values& values = values_[cols];
-  if (!values) {
-    const float half_width = cols == 0 ? 0.1F : std::sqrt(3.0F / static_cast<float>(cols));
-    values = std::make_shared<const std::vector<BFloat16>>(draw(cols == 0 ? 1.0F : 0.0F, half_width));
-  }
-  const auto read = [values, first = place_of(name)](std::int64_t row, const Tensor& dst) {
-    auto* out = dst.data_as<std::byte>();
-    std::int64_t place = (first + row * dst.dim(1)) % kNumValues;
-    for (std::int64_t left = dst.numel(); left > 0;) {
-      const std::int64_t count = std::min(left, kNumValues - place);
-      convert(DType::kBF16, values->data() + place, dst.dtype(), out, static_cast<std::size_t>(count));
-      out += static_cast<std::size_t>(count) * size_of(dst.dtype());
-      left -= count;
-      place = 0;
-    }
-  };
-  return make_weight_tensor(std::string(name), DType::kBF16, shape, read);
-}
-
 namespace {
 
 // From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite,
@@ -215,6 +194,27 @@ std::int64_t place_of(std::string_view name) {
 }
 
 }  // namespace
+
+WeightTensorPtr RandomWeights::take(std::string_view name, const std::vector<std::int64_t>& shape) {
+  const std::int64_t cols = shape.size() < 2 ? 0 : shape.back();
+  Values& values = values_[cols];
+  if (!values) {
+    const float half_width = cols == 0 ? 0.1F : std::sqrt(3.0F / static_cast<float>(cols));
+    values = std::make_shared<const std::vector<BFloat16>>(draw(cols == 0 ? 1.0F : 0.0F, half_width));
+  }
+  const auto read = [values, first = place_of(name)](std::int64_t row, const Tensor& dst) {
+    auto* out = dst.data_as<std::byte>();
+    std::int64_t place = (first + row * dst.dim(1)) % kNumValues;
+    for (std::int64_t left = dst.numel(); left > 0;) {
+      const std::int64_t count = std::min(left, kNumValues - place);
+      convert(DType::kBF16, values->data() + place, dst.dtype(), out, static_cast<std::size_t>(count));
+      out += static_cast<std::size_t>(count) * size_of(dst.dtype());
+      left -= count;
+      place = 0;
+    }
+  };
+  return make_weight_tensor(std::string(name), DType::kBF16, shape, read);
+}
 
 const std::vector<Shape>& published_shapes() {
   static const std::vector<Shape> shapes = read_shapes();
