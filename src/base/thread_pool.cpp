@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 
 namespace quire {
 namespace {

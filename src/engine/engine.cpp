@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 #include "engine/ranks.h"
 
 namespace quire {

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 #include "engine/sampling_context.h"
 #include "tokenizer/chat_template.h"
@@ -76,12 +77,10 @@ class Batch {
 
  private:
   void finish(std::size_t index, RequestOutput output) {
-    {
-      const std::lock_guard lock(mutex_);
+    change_and_wake(mutex_, done_, [&] {
       outputs_[index] = std::move(output);
       ++progress_.num_finished;
-    }
-    done_.notify_all();
+    });
   }
 
   GenerateOptions options_;

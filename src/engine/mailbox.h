@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/threads.h"
 #include "engine/request.h"
 #include "scheduler/scheduler.h"
 
@@ -33,13 +34,13 @@ class Mailbox {
   }
 
   void post(Task task) {
-    change([&] { tasks_.push_back(std::move(task)); });
+    change_and_wake(mutex_, wake_, [&] { tasks_.push_back(std::move(task)); });
   }
   // A task that brings requests. QueueFullError where they have no room beside what waits; however much it
   // is, an empty queue takes it. `make` gives the task where there is room, before anybody can take it.
   template <typename Make>
   void post(Load requests, const Make& make) {
-    change([&] {
+    change_and_wake(mutex_, wake_, [&] {
       check_room(requests);
       tasks_.push_back(make());
       waiting_ = waiting_ + requests;
@@ -47,7 +48,7 @@ class Mailbox {
     });
   }
   void close() {
-    change([this] { closed_ = true; });
+    change_and_wake(mutex_, wake_, [this] { closed_ = true; });
   }
 
   // Of the engine's thread: what waits in the scheduler, which knows all that was taken.
@@ -71,15 +72,6 @@ class Mailbox {
  private:
   static constexpr const char* kRequestsFlag = "max-num-queued-reqs";
   static constexpr const char* kTokensFlag = "max-num-queued-tokens";
-
-  template <typename Change>
-  void change(const Change& change) {
-    {
-      const std::lock_guard lock(mutex_);
-      change();
-    }
-    wake_.notify_one();
-  }
 
   void check_room(Load more) const {
     if (waiting_.requests == 0) return;

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 #include "engine/sampling_context.h"
 
 namespace quire {
@@ -73,18 +73,13 @@ OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
     : tokenizer_(tokenizer), fault_(std::move(fault)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 
 OutputProcessor::~OutputProcessor() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
-  wake_.notify_one();
+  change_and_wake(mutex_, wake_, [this] { closing_ = true; });
   thread_.join();
 }
 
 template <typename Each>
 void OutputProcessor::queue(std::span<Each> items, TimePoint at) {
-  {
-    const std::lock_guard lock(mutex_);
+  change_and_wake(mutex_, wake_, [&] {
     try {
       const std::size_t size = queue_.size() + items.size();
       if (size > queue_.capacity()) queue_.reserve(std::max(size, 2 * queue_.capacity()));
@@ -92,8 +87,7 @@ void OutputProcessor::queue(std::span<Each> items, TimePoint at) {
     } catch (const std::bad_alloc&) {
       is_lost_ = true;
     }
-  }
-  wake_.notify_one();
+  });
 }
 
 void OutputProcessor::add(std::vector<Addition> additions) { queue(std::span(additions), Clock::now()); }

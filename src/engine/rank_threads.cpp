@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_name.h"
 #include "base/thread_pool.h"
+#include "base/threads.h"
 #include "engine/ranks.h"
 #include "parallel/thread_ranks.h"
 
@@ -35,11 +35,7 @@ class RankThread {
   RankThread& operator=(const RankThread&) = delete;
 
   void send(const RankOrder& order) {
-    {
-      const std::lock_guard lock(mutex_);
-      orders_.push_back(order);
-    }
-    changed_.notify_all();
+    change_and_wake(mutex_, changed_, [&] { orders_.push_back(order); });
   }
 
   // None: it takes longer than that.

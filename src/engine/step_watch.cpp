@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 
 namespace quire {
 namespace {
@@ -20,11 +20,7 @@ StepWatch::StepWatch(const Backend& backend, double watchdog, std::function<void
 }
 
 StepWatch::~StepWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
-  changed_.notify_all();
+  change_and_wake(mutex_, changed_, [this] { closing_ = true; });
   thread_.join();
 }
 
@@ -36,11 +32,7 @@ void StepWatch::submit(const StepPlan& plan) {
 }
 
 void StepWatch::engine_ends() {
-  {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  changed_.notify_all();
+  change_and_wake(mutex_, changed_, [this] { ended_ = true; });
 }
 
 bool StepWatch::wait_ended() {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 #include "parallel/control_socket.h"
 
 namespace quire {

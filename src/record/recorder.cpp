@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 
 namespace quire {
 namespace {
@@ -35,13 +35,9 @@ Recorder::Recorder(RecordingInfo info, const std::string& path)
 }
 
 Recorder::~Recorder() {
-  record([](EventWriter& writer) { writer.end(); });
+  record(&EventWriter::end);
   if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
-  wake_.notify_one();
+  change_and_wake(mutex_, wake_, [this] { closing_ = true; });
   thread_.join();
 }
 
@@ -66,15 +62,15 @@ void Recorder::save(const std::string& path) {
     fail("a recording cannot be written to {}: {}", in_quotes(path), std::strerror(errno));
 }
 
-template <typename Event>
-void Recorder::record(const Event& event) {
+template <typename... Args>
+void Recorder::record(void (EventWriter::*event)(Args...), std::type_identity_t<Args>... args) {
   using std::chrono::microseconds;
   const std::lock_guard lock(mutex_);
   if (broken_) return;
   const auto time = std::chrono::steady_clock::now() - start_;
   writer_.set_time(static_cast<std::uint64_t>(std::chrono::duration_cast<microseconds>(time).count()));
   try {
-    event(writer_);
+    (writer_.*event)(args...);
     if (writer_.chunk().size() >= EventWriter::kChunkBytes) seal();
   } catch (const std::exception& e) {  // no memory, say
     writer_.take_back();
@@ -125,26 +121,22 @@ void Recorder::write_chunks() {
   }
 }
 
-void Recorder::added(const SequenceRequest& request) {
-  record([&](EventWriter& writer) { writer.added(request); });
-}
-void Recorder::aborted(SequenceId id) {
-  record([&](EventWriter& writer) { writer.aborted(id); });
-}
+void Recorder::added(const SequenceRequest& request) { record(&EventWriter::added, request); }
+void Recorder::aborted(SequenceId id) { record(&EventWriter::aborted, id); }
 void Recorder::planned(const StepPlan* plan, std::span<const PlanningFailure> failures) {
-  record([&](EventWriter& writer) { writer.planned(plan, failures); });
+  record(&EventWriter::planned, plan, failures);
 }
 void Recorder::applied(const StepResult& result, std::span<const SequenceUpdate> updates) {
-  record([&](EventWriter& writer) { writer.applied(result, updates); });
+  record(&EventWriter::applied, result, updates);
 }
 void Recorder::foreseen(SequenceId id, std::span<const SequenceUpdate> updates) {
-  record([&](EventWriter& writer) { writer.foreseen(id, updates); });
+  record(&EventWriter::foreseen, id, updates);
 }
 void Recorder::forked(SequenceId first, std::span<const BeamFork> forks) {
-  record([&](EventWriter& writer) { writer.forked(first, forks); });
+  record(&EventWriter::forked, first, forks);
 }
 void Recorder::lost_steps(std::span<const SequenceUpdate> updates) {
-  record([&](EventWriter& writer) { writer.lost_steps(updates); });
+  record(&EventWriter::lost_steps, updates);
 }
 
 }  // namespace quire

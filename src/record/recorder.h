@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "record/recording.h"
@@ -49,8 +50,8 @@ class Recorder final : public SchedulerObserver {
 
   static File open(const std::string& path);
   static bool write(std::FILE* file, std::span<const std::byte> bytes);
-  template <typename Event>
-  void record(const Event& event);
+  template <typename... Args>
+  void record(void (EventWriter::*event)(Args...), std::type_identity_t<Args>... args);
   void give_up(const char* why);
   void seal();
   void write_chunks();

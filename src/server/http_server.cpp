@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 #include "server/http_connection.h"
 
 namespace quire::server {

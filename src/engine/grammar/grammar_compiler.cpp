@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_name.h"
 #include "base/thread_pool.h"
+#include "base/threads.h"
 #include "engine/grammar/token_constraint.h"
 #include "engine/structured_outputs.h"
 
@@ -64,13 +64,11 @@ class CompilePool final : public GrammarCompiler {
         most_threads_(std::clamp(usable_cores() / 2, kLeastCompileThreads, kMostCompileThreads)) {}
 
   ~CompilePool() override {
-    {
-      const std::lock_guard lock(mutex_);
+    change_and_wake(mutex_, wake_, [this] {
       closing_ = true;
       for (const Entry& entry : entries_)
         if (const std::shared_ptr<Job> job = entry.job.lock()) job->stop.request_stop();
-    }
-    wake_.notify_all();
+    });
     for (std::thread& thread : threads_) thread.join();
   }
 

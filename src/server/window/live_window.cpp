@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/thread_name.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 #include "server/api_error.h"
 #include "server/window.h"
