@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -72,11 +73,9 @@ constexpr PreTokenizerName kNamedPreTokenizers[] = {
 const PreTokenizerName& find_pre_tokenizer(const std::string& name, const std::string& where) {
   const auto* const found = std::ranges::find(kNamedPreTokenizers, name, &PreTokenizerName::name);
   if (found != std::end(kNamedPreTokenizers)) return *found;
-  std::vector<std::string_view> names;
-  for (const PreTokenizerName& known : kNamedPreTokenizers) names.push_back(known.name);
   fail("{}: key \"tokenizer.ggml.pre\" {}; known are {}", where,
        name.empty() ? "is missing" : format_text("is {}, which is not known", in_quotes(name)),
-       join_text(names, ", "));
+       join_text(std::views::transform(kNamedPreTokenizers, &PreTokenizerName::name), ", "));
 }
 
 Json split_step(std::string_view pattern) {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <ranges>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -47,10 +48,10 @@ GgufType type_of(std::uint32_t id, const std::string& where) {
   if (found != std::end(kTypes)) return found->type;
   const auto* const other =
       std::ranges::find_if(kOtherTypes, [&](const auto& entry) { return entry.first == id; });
-  std::vector<std::string_view> names;
-  for (const TypeEntry& entry : kTypes) names.push_back(entry.block.name);
   fail("{} has the type {}{}, which is not supported; supported are {}", where, id,
-       other == std::end(kOtherTypes) ? "" : format_text(" ({})", other->second), join_text(names, ", "));
+       other == std::end(kOtherTypes) ? "" : format_text(" ({})", other->second),
+       join_text(std::views::transform(kTypes, [](const TypeEntry& entry) { return entry.block.name; }),
+                 ", "));
 }
 
 std::string tensor_text(const std::string& path, std::string_view name) {
@@ -114,22 +115,10 @@ class GgufHeader {
   [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const {
     fail("{}: \"{}\" {}", file_->path(), key, problem);
   }
-  enum ValueType : std::uint32_t {
-    kU8,
-    kI8,
-    kU16,
-    kI16,
-    kU32,
-    kI32,
-    kF32,
-    kBool,
-    kString,
-    kArray,
-    kU64,
-    kI64,
-    kF64
+  struct ValueType {
+    std::uint64_t bytes;  // at least
+    Json (GgufHeader::*read)(const std::string& key);
   };
-  static constexpr std::uint64_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
   void read_counts() {
     char magic[4];
@@ -198,59 +187,54 @@ class GgufHeader {
 
   void read_key() {
     const std::string key = text(format_text("the string of key {}", values_.size()), kMaxNameBytes);
-    const auto type = number<std::uint32_t>(key);
-    Json value = type == kArray ? array(key) : single(key, type);
+    const auto id = number<std::uint32_t>(key);
+    const ValueType* const type = value_type(id);
+    if (type == nullptr) fail_at(key, format_text("has the unknown type {}", id));
+    Json value = (this->*type->read)(key);
     if (!values_.emplace(key, std::move(value)).second) fail_at(key, "stands twice");
   }
 
-  Json single(const std::string& key, std::uint32_t type) {
-    if (type == kString) return text("the string of key " + in_quotes(key), kMaxTextBytes);
-    if (type == kBool) return number<std::uint8_t>(key) != 0;
-    if (type == kF32 || type == kF64) return real(key, type);
-    return integer(key, type);
-  }
-
-  double real(const std::string& key, std::uint32_t type) {
-    return type == kF32 ? double{number<float>(key)} : number<double>(key);
-  }
-
-  std::int64_t integer(const std::string& key, std::uint32_t type) {
-    switch (type) {
-      case kU8:
-      case kBool:
-        return number<std::uint8_t>(key);
-      case kI8:
-        return number<std::int8_t>(key);
-      case kU16:
-        return number<std::uint16_t>(key);
-      case kI16:
-        return number<std::int16_t>(key);
-      case kU32:
-        return number<std::uint32_t>(key);
-      case kI32:
-        return number<std::int32_t>(key);
-      case kI64:
-        return number<std::int64_t>(key);
-      case kU64: {
-        const auto value = number<std::uint64_t>(key);
-        if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-          fail_at(key, format_text("is {}, which is too large", value));
-        return static_cast<std::int64_t>(value);
-      }
-      default:
-        fail_at(key, format_text("has the unknown type {}", type));
+  template <typename T>
+  Json number_of(const std::string& key) {
+    const T value = number<T>(key);
+    if constexpr (std::is_floating_point_v<T>) {
+      return double{value};
+    } else {
+      if (!std::in_range<std::int64_t>(value)) fail_at(key, format_text("is {}, which is too large", value));
+      return static_cast<std::int64_t>(value);
     }
+  }
+  Json truth(const std::string& key) { return number<std::uint8_t>(key) != 0; }
+  Json string(const std::string& key) { return text("the string of key " + in_quotes(key), kMaxTextBytes); }
+
+  // nullptr: there is none of this number.
+  static const ValueType* value_type(std::uint32_t id) {
+    static constexpr ValueType kValueTypes[] = {{1, &GgufHeader::number_of<std::uint8_t>},
+                                                {1, &GgufHeader::number_of<std::int8_t>},
+                                                {2, &GgufHeader::number_of<std::uint16_t>},
+                                                {2, &GgufHeader::number_of<std::int16_t>},
+                                                {4, &GgufHeader::number_of<std::uint32_t>},
+                                                {4, &GgufHeader::number_of<std::int32_t>},
+                                                {4, &GgufHeader::number_of<float>},
+                                                {1, &GgufHeader::truth},
+                                                {8, &GgufHeader::string},
+                                                {12, &GgufHeader::array},
+                                                {8, &GgufHeader::number_of<std::uint64_t>},
+                                                {8, &GgufHeader::number_of<std::int64_t>},
+                                                {8, &GgufHeader::number_of<double>}};
+    return id < std::size(kValueTypes) ? &kValueTypes[id] : nullptr;
   }
 
   Json array(const std::string& key) {
-    const auto type = number<std::uint32_t>(key);
-    if (type >= std::size(kValueBytes) || type == kArray)
-      fail_at(key, format_text("is an array of the type {}, which is not supported", type));
-    const std::uint64_t size = count(format_text("elements of key {}", in_quotes(key)), kValueBytes[type]);
+    const auto id = number<std::uint32_t>(key);
+    const ValueType* const type = value_type(id);
+    if (type == nullptr || type->read == &GgufHeader::array)
+      fail_at(key, format_text("is an array of the type {}, which is not supported", id));
+    const std::uint64_t size = count(format_text("elements of key {}", in_quotes(key)), type->bytes);
     if (size > kMaxElements)
       fail_at(key, format_text("has {} elements; the limit is {}", size, kMaxElements));
     Json values = Json::array();
-    for (std::uint64_t i = 0; i < size; ++i) values.push_back(single(key, type));
+    for (std::uint64_t i = 0; i < size; ++i) values.push_back((this->*type->read)(key));
     return values;
   }
 

@@ -1,6 +1,7 @@
 #include "checkpoint/quantization/quantized_weights.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/error.h"
@@ -65,12 +66,10 @@ QuantizationPtr find_quantization(const ModelConfig& model, const std::filesyste
   const auto* const found =
       std::ranges::find_if(kMethods, [&](const auto& method) { return name == method.first; });
   if (found == std::end(kMethods)) {
-    std::vector<std::string_view> names;
-    for (const auto& method : kMethods) names.push_back(method.first);
     config->fail_at("quant_method",
                     format_text("{}; {} are supported",
                                 name.empty() ? "is missing" : in_quotes(name) + " is not supported",
-                                join_text(names, ", ")));
+                                join_text(std::views::keys(kMethods), ", ")));
   }
   for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) {
     if (config->contains(key))
