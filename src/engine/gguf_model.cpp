@@ -50,14 +50,10 @@ void add_once(std::vector<TokenId>& ids, TokenId id) {
 
 GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& vocabulary) {
   GenerationConfig config;
-  const auto number = [&](const char* key, DoubleRange range) -> std::optional<float> {
-    const auto value = keys.find_double(key, range);
-    return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
-  };
-  config.temperature = number("general.sampling.temp", {.min = 0, .max = 1e4});
-  config.top_p = number("general.sampling.top_p", kFraction);
-  config.min_p = number("general.sampling.min_p", {.min = 0, .max = 1});
-  config.repetition_penalty = number("general.sampling.penalty_repeat", {.min = 1e-4, .max = 1e4});
+  config.temperature = keys.find_float("general.sampling.temp", {.min = 0, .max = 1e4});
+  config.top_p = keys.find_float("general.sampling.top_p", kFraction);
+  config.min_p = keys.find_float("general.sampling.min_p", {.min = 0, .max = 1});
+  config.repetition_penalty = keys.find_float("general.sampling.penalty_repeat", {.min = 1e-4, .max = 1e4});
   config.top_k = keys.find_int("general.sampling.top_k", {.min = -1});
   if (vocabulary.eos) add_once(config.eos_token_ids, *vocabulary.eos);
   for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
