@@ -161,16 +161,16 @@ std::vector<std::int32_t> ModelConfig::eos_token_ids() const {
   return (file_.contains(key) ? file_ : *this).get_token_ids(key);
 }
 
-GenerationConfig parse_generation_config(const ConfigObject& object) {
-  GenerationConfig config;
-  config.eos_token_ids = object.get_token_ids("eos_token_id");
-  config.temperature = object.find_float("temperature", {.min = 0, .max = 1e4});
-  config.top_p = object.find_float("top_p", kFraction);
-  config.min_p = object.find_float("min_p", {.min = 0, .max = 1});
-  config.repetition_penalty = object.find_float("repetition_penalty", {.min = 1e-4, .max = 1e4});
-  config.top_k = object.find_int("top_k", {.min = -1});
-  config.max_new_tokens = object.find_int("max_new_tokens");
-  return config;
+GenerationConfig parse_generation_config(const ConfigObject& object, GenerationConfig base) {
+  const auto read = [](auto& value, const auto& found) { value = found ? found : value; };
+  if (object.contains("eos_token_id")) base.eos_token_ids = object.get_token_ids("eos_token_id");
+  read(base.temperature, object.find_float("temperature", {.min = 0, .max = 1e4}));
+  read(base.top_p, object.find_float("top_p", kFraction));
+  read(base.min_p, object.find_float("min_p", {.min = 0, .max = 1}));
+  read(base.repetition_penalty, object.find_float("repetition_penalty", {.min = 1e-4, .max = 1e4}));
+  read(base.top_k, object.find_int("top_k", {.min = -1}));
+  read(base.max_new_tokens, object.find_int("max_new_tokens"));
+  return base;
 }
 
 GenerationConfig read_generation_config(const std::filesystem::path& directory) {

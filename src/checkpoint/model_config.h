@@ -95,6 +95,7 @@ struct GenerationConfig {
 
 // Without the file: empty.
 GenerationConfig read_generation_config(const std::filesystem::path& directory);
-GenerationConfig parse_generation_config(const ConfigObject& object);
+// What the object lacks is as in `base`.
+GenerationConfig parse_generation_config(const ConfigObject& object, GenerationConfig base = {});
 
 }  // namespace quire

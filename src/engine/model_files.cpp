@@ -21,17 +21,6 @@ std::filesystem::path bundled_model_directory() {
   return directory;
 }
 
-// What stands in `over` replaces what `config` has.
-void override_sampling(GenerationConfig& config, const GenerationConfig& over) {
-  const auto replace = [](auto& value, const auto& other) { value = other ? other : value; };
-  replace(config.temperature, over.temperature);
-  replace(config.top_p, over.top_p);
-  replace(config.min_p, over.min_p);
-  replace(config.repetition_penalty, over.repetition_penalty);
-  replace(config.top_k, over.top_k);
-  replace(config.max_new_tokens, over.max_new_tokens);
-}
-
 }  // namespace
 
 std::filesystem::path find_model_directory(const std::string& model) {
@@ -98,7 +87,7 @@ GivenDefaults given_defaults(GenerationConfig authors, const EngineConfig& confi
   for (const std::string& key : over.keys())
     if (std::ranges::find(kKeys, key) == kKeys.end())
       over.fail_at(key, "is none of " + join_text(kKeys, ", "));
-  override_sampling(given.generation, parse_generation_config(over));
+  given.generation = parse_generation_config(over, std::move(given.generation));
   return given;
 }
 

@@ -1,25 +1,18 @@
 #include "engine/grammar/token_constraint.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/threads.h"
 
 namespace quire {
 namespace {
 
 // That the masks of a request may take in each step at nobody's expense.
 constexpr std::int64_t kFreeNanoseconds = 1'000'000;
-
-std::int64_t thread_nanoseconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 // Tokens that `text` may begin with, or that begin with it.
 std::vector<TokenId> beginnings_of(std::string_view text, const grammar::Vocabulary& vocabulary) {
@@ -47,12 +40,12 @@ auto TokenConstraint::charged(const Work& work) try {
   };
   struct Charge {
     ~Charge() {
-      const std::int64_t cost = thread_nanoseconds() - begin;
+      const std::int64_t cost = thread_time().count() - begin;
       constraint.time_left_->fetch_sub(std::max<std::int64_t>(cost - constraint.free_, 0));
       constraint.free_ = std::max<std::int64_t>(constraint.free_ - cost, 0);
     }
     TokenConstraint& constraint;
-    const std::int64_t begin = thread_nanoseconds();
+    const std::int64_t begin = thread_time().count();
   };
   check();
   auto result = [&] {
