@@ -1,6 +1,5 @@
 #include "dialects/tables.h"
 
-#include <algorithm>
 #include <ranges>
 
 #include "base/error.h"

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -12,7 +11,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "engine/ranks.h"
 
 namespace quire {
 namespace {

@@ -1,6 +1,5 @@
 #include "engine/request.h"
 
-#include "base/error.h"
 #include "engine/sampling_context.h"
 
 namespace quire {

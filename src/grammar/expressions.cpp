@@ -1,12 +1,9 @@
 #include "grammar/expressions.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <map>
 #include <random>
 #include <tuple>
-#include <utility>
 
 #include "base/threads.h"
 #include "grammar/grammar.h"

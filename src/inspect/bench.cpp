@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
-#include <limits>
 #include <mutex>
-#include <random>
 
 #include "base/error.h"
 

@@ -1,7 +1,5 @@
 #include "ops/communicator.h"
 
-#include "base/error.h"
-
 namespace quire {
 
 void Communicator::all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual,

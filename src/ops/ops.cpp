@@ -1,7 +1,6 @@
 #include "ops/ops.h"
 
 #include "base/error.h"
-#include "ops/ops.h"
 
 namespace quire::ops {
 namespace {

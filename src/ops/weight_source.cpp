@@ -1,7 +1,6 @@
 #include "ops/weight_source.h"
 
 #include <algorithm>
-#include <string>
 
 namespace quire {
 

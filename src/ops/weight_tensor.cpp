@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstring>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 

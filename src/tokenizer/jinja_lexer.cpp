@@ -1,11 +1,9 @@
 #include "tokenizer/jinja_lexer.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
 
-#include "base/error.h"
 #include "tokenizer/jinja_text.h"
 
 namespace quire::jinja {
