@@ -1,9 +1,19 @@
 #include "ops/ops.h"
 
+#include <type_traits>
+
 #include "base/error.h"
 
 namespace quire::ops {
 namespace {
+
+// Has the backend do an op of this name.
+template <typename Result, typename... Params>
+Result run(Backend& backend, const char* name, Result (Backend::*op)(Params...),
+           const std::type_identity_t<Params>&... params) {
+  backend.begin_op(name);
+  return (backend.*op)(params...);
+}
 
 // A tensor of this dtype and shape, on the backend's device, rows dense.
 void check(const Backend& backend, const Tensor& tensor, DType dtype,
@@ -162,8 +172,7 @@ void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWe
   QUIRE_CHECK(out.dtype() == x.dtype() || out.dtype() == DType::kF32, "out is {}", out.describe());
   check(backend, out, out.dtype(), {tokens, weights.out_features()}, "out");
   if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
-  backend.begin_op("linear");
-  backend.linear(out, x, weights, bias);
+  run(backend, "linear", &Backend::linear, out, x, weights, bias);
 }
 
 void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights, const Tensor& ids,
@@ -171,8 +180,7 @@ void embedding(Backend& backend, const Tensor& out, const LinearWeights& weights
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, out, DType::kF32, {ids.dim(0), weights.in_features()}, "out");
   QUIRE_CHECK(first_row >= 0);
-  backend.begin_op("embedding");
-  backend.embedding(out, weights, ids, first_row, scale);
+  run(backend, "embedding", &Backend::embedding, out, weights, ids, first_row, scale);
 }
 
 void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams& params) {
@@ -180,8 +188,7 @@ void norm(Backend& backend, const Tensor& out, const Tensor& x, const NormParams
   QUIRE_CHECK(x.dtype() == DType::kF32 || x.dtype() == out.dtype(), "x is {}", x.describe());
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
   check_norm(backend, params, x.dim(1));
-  backend.begin_op("norm");
-  backend.norm(out, x, params);
+  run(backend, "norm", &Backend::norm, out, x, params);
 }
 
 void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
@@ -190,8 +197,7 @@ void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
   check_norm(backend, params, x.dim(1));
-  backend.begin_op("add_norm");
-  backend.add_norm(out, residual, x, scale, params);
+  run(backend, "add_norm", &Backend::add_norm, out, residual, x, scale, params);
 }
 
 std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const AttentionBatch& batch,
@@ -203,51 +209,44 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
               batch.max_seq_len);
   const auto bytes = static_cast<std::int64_t>(backend.attention_workspace_bytes(shape));
   if (bytes > 0) check(backend, batch.workspace, DType::kU8, {bytes}, "workspace");
-  backend.begin_op("plan_attention");
-  return backend.plan_attention(batch, shape);
+  return run(backend, "plan_attention", &Backend::plan_attention, batch, shape);
 }
 
 void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
                       const AttentionBatch& batch) {
   check_attention_input(backend, input, cache, batch);
-  backend.begin_op("rotate_and_store");
-  backend.rotate_and_store(input, cache, batch);
+  run(backend, "rotate_and_store", &Backend::rotate_and_store, input, cache, batch);
 }
 
 void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                const AttentionBatch& batch, const AttentionScores& scores) {
   check_attention(backend, out, q, cache, batch, scores);
-  backend.begin_op("attention");
-  backend.attention(out, q, cache, batch, scores);
+  run(backend, "attention", &Backend::attention, out, q, cache, batch, scores);
 }
 
 void self_attention(Backend& backend, const Tensor& out, const AttentionInput& input,
                     const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores) {
   check_attention_input(backend, input, cache, batch);
   check_attention(backend, out, input.queries(), cache, batch, scores);
-  backend.begin_op("self_attention");
-  backend.self_attention(out, input, cache, batch, scores);
+  run(backend, "self_attention", &Backend::self_attention, out, input, cache, batch, scores);
 }
 
 void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
                  const Tensor& state, const StateBatch& batch) {
   check_conv(backend, out, x, params, state, batch);
-  backend.begin_op("causal_conv");
-  backend.causal_conv(out, x, params, state, batch);
+  run(backend, "causal_conv", &Backend::causal_conv, out, x, params, state, batch);
 }
 
 void activate(Backend& backend, const Tensor& out, const Tensor& x, Activation activation) {
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
-  backend.begin_op("activate");
-  backend.activate(out, x, activation);
+  run(backend, "activate", &Backend::activate, out, x, activation);
 }
 
 void activate_gate(Backend& backend, const Tensor& out, const Tensor& gate_up, Activation activation) {
   check(backend, out, gate_up.dtype(), {gate_up.dim(0), out.dim(1)}, "out");
   check(backend, gate_up, gate_up.dtype(), {gate_up.dim(0), 2 * out.dim(1)}, "gate_up");
-  backend.begin_op("activate_gate");
-  backend.activate_gate(out, gate_up, activation);
+  run(backend, "activate_gate", &Backend::activate_gate, out, gate_up, activation);
 }
 
 void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -257,30 +256,26 @@ void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const Li
   check(backend, gate_up, x.dtype(), {tokens, weights.out_features()}, "gate_up");
   QUIRE_CHECK(weights.out_features() % 2 == 0, "{} rows of gate and up", weights.out_features());
   check(backend, out, x.dtype(), {tokens, weights.out_features() / 2}, "out");
-  backend.begin_op("gated_linear");
-  backend.gated_linear(out, x, weights, gate_up, activation);
+  run(backend, "gated_linear", &Backend::gated_linear, out, x, weights, gate_up, activation);
 }
 
 void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate, bool add) {
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
   check(backend, gate, x.dtype(), {x.dim(0), gate.dim(1) == 1 ? 1 : x.dim(1)}, "gate");
-  backend.begin_op("sigmoid_gate");
-  backend.sigmoid_gate(out, x, gate, add);
+  run(backend, "sigmoid_gate", &Backend::sigmoid_gate, out, x, gate, add);
 }
 
 void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
                 const NormParams& params) {
   check_gated_norm(backend, out, x, gate, params);
-  backend.begin_op("gated_norm");
-  backend.gated_norm(out, x, gate, params);
+  run(backend, "gated_norm", &Backend::gated_norm, out, x, gate, params);
 }
 
 void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
                       const StateBatch& batch) {
   check_delta_rule(backend, out, input, state, batch);
-  backend.begin_op("gated_delta_rule");
-  backend.gated_delta_rule(out, input, state, batch);
+  run(backend, "gated_delta_rule", &Backend::gated_delta_rule, out, input, state, batch);
 }
 
 void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const DeltaNet& net,
@@ -295,22 +290,19 @@ void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const
   check_gated_norm(backend, out, net.heads, x.columns(channels, values), net.norm);
   QUIRE_CHECK(net.norm.weight.dim(0) == net.state.dim(3), "a norm of {}, heads of {}", net.norm.weight.dim(0),
               net.state.dim(3));
-  backend.begin_op("gated_delta_net");
-  backend.gated_delta_net(out, x, net, batch);
+  run(backend, "gated_delta_net", &Backend::gated_delta_net, out, x, net, batch);
 }
 
 void cap(Backend& backend, const Tensor& x, float cap) {
   check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
   QUIRE_CHECK(cap > 0, "a cap of {}", cap);
-  backend.begin_op("cap");
-  backend.cap(x, cap);
+  run(backend, "cap", &Backend::cap, x, cap);
 }
 
 void route_experts(Backend& backend, const ExpertRouting& out, const Tensor& logits,
                    const RouterOptions& options) {
   check_routing(backend, out, logits, logits.dim(0), options);
-  backend.begin_op("route_experts");
-  backend.route_experts(out, logits, options);
+  run(backend, "route_experts", &Backend::route_experts, out, logits, options);
 }
 
 void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
@@ -319,8 +311,7 @@ void routing_linear(Backend& backend, const ExpertRouting& out, const Tensor& x,
   check_routing(backend, out, logits, x.dim(0), options);
   QUIRE_CHECK(logits.dim(1) == router.out_features(), "{} logits of {} experts", logits.dim(1),
               router.out_features());
-  backend.begin_op("routing_linear");
-  backend.routing_linear(out, x, router, options, logits);
+  run(backend, "routing_linear", &Backend::routing_linear, out, x, router, options, logits);
 }
 
 void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertWeights& weights,
@@ -339,39 +330,34 @@ void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertW
   };
   check_bias(weights.biases().gate_up, 2 * shape.intermediate_size);
   check_bias(weights.biases().down, shape.hidden_size);
-  backend.begin_op("experts");
-  backend.experts(out, x, weights, routing, workspace);
+  run(backend, "experts", &Backend::experts, out, x, weights, routing, workspace);
 }
 
 void gather_rows(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& rows) {
   check(backend, rows, DType::kI32, {rows.dim(0)}, "rows");
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {rows.dim(0), x.dim(1)}, "out");
-  backend.begin_op("gather_rows");
-  backend.gather_rows(out, x, rows);
+  run(backend, "gather_rows", &Backend::gather_rows, out, x, rows);
 }
 
 void gather_cols(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& cols) {
   check(backend, cols, DType::kI32, {cols.dim(0)}, "cols");
   check(backend, x, x.dtype(), {x.dim(0), x.dim(1)}, "x");
   check(backend, out, x.dtype(), {x.dim(0), cols.dim(0)}, "out");
-  backend.begin_op("gather_cols");
-  backend.gather_cols(out, x, cols);
+  run(backend, "gather_cols", &Backend::gather_cols, out, x, cols);
 }
 
 void take_sampled_tokens(Backend& backend, const Tensor& ids, const Tensor& places, const Tensor& tokens) {
   check(backend, ids, DType::kI32, {ids.dim(0)}, "ids");
   check(backend, places, DType::kI32, {ids.dim(0)}, "places");
   check(backend, tokens, DType::kI32, {tokens.dim(0)}, "tokens");
-  backend.begin_op("take_sampled_tokens");
-  backend.take_sampled_tokens(ids, places, tokens);
+  run(backend, "take_sampled_tokens", &Backend::take_sampled_tokens, ids, places, tokens);
 }
 
 void set_token_states(Backend& backend, const Tensor& seat_states, const Tensor& entries) {
   check(backend, seat_states, DType::kI16, {seat_states.dim(0)}, "seat_states");
   check(backend, entries, DType::kI32, {entries.dim(0), 2}, "entries");
-  backend.begin_op("set_token_states");
-  backend.set_token_states(seat_states, entries);
+  run(backend, "set_token_states", &Backend::set_token_states, seat_states, entries);
 }
 
 void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_tokens,
@@ -397,8 +383,7 @@ void adjust_logits(Backend& backend, const Tensor& logits, const Tensor& last_to
     check(backend, a.bitmask_rows, DType::kI32, {rows}, "bitmask_rows");
     check(backend, a.bitmasks, DType::kI32, {a.bitmasks.dim(0), (logits.dim(1) + 31) / 32}, "bitmasks");
   }
-  backend.begin_op("adjust_logits");
-  backend.adjust_logits(logits, last_tokens, adjustment);
+  run(backend, "adjust_logits", &Backend::adjust_logits, logits, last_tokens, adjustment);
 }
 
 void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
@@ -414,8 +399,7 @@ void sample(Backend& backend, const Tensor& tokens, const Tensor& last_tokens, c
   check(backend, batch.seeds, DType::kI64, {rows}, "seeds");
   check(backend, batch.positions, DType::kI32, {rows}, "positions");
   check(backend, batch.seats, DType::kI32, {rows}, "seats");
-  backend.begin_op("sample");
-  backend.sample(tokens, last_tokens, logits, batch);
+  run(backend, "sample", &Backend::sample, tokens, last_tokens, logits, batch);
 }
 
 void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) {
@@ -430,15 +414,13 @@ void log_probs(Backend& backend, const LogprobRows& out, const Tensor& logits, c
   check(backend, out.logprobs, DType::kF32, {rows, 1 + batch.num_top}, "logprobs");
   check(backend, out.ranks, DType::kI32, {rows}, "ranks");
   if (batch.num_top > kMaxTopLogprobs) return backend.Backend::log_probs(out, logits, batch);
-  backend.begin_op("log_probs");
-  backend.log_probs(out, logits, batch);
+  run(backend, "log_probs", &Backend::log_probs, out, logits, batch);
 }
 
 void update_block_tables(Backend& backend, const Tensor& tables, const Tensor& entries) {
   check(backend, tables, DType::kI32, {tables.dim(0), tables.dim(1)}, "tables");
   check(backend, entries, DType::kI32, {entries.dim(0), 3}, "entries");
-  backend.begin_op("update_block_tables");
-  backend.update_block_tables(tables, entries);
+  run(backend, "update_block_tables", &Backend::update_block_tables, tables, entries);
 }
 
 void copy_blocks(Backend& backend, const Tensor& to, const Tensor& from, const Tensor& pairs) {
@@ -448,8 +430,7 @@ void copy_blocks(Backend& backend, const Tensor& to, const Tensor& from, const T
                     blocks.dim(0) == to.dim(0) && blocks.dim(2) == to.dim(2),
                 "blocks of {} and of {}", to.describe(), from.describe());
   }
-  backend.begin_op("copy_blocks");
-  backend.copy_blocks(to, from, pairs);
+  run(backend, "copy_blocks", &Backend::copy_blocks, to, from, pairs);
 }
 
 }  // namespace quire::ops

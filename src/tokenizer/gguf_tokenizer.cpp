@@ -34,7 +34,7 @@ constexpr std::string_view kSeedCoder =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 struct PreTokenizerName {
-  std::string_view name;
+  std::string_view names;
   std::string_view pattern;
   bool digits_apart = false;  // each digit is cut out before
   bool whole_words = false;   // a word that is a token is not merged
@@ -42,40 +42,28 @@ struct PreTokenizerName {
   bool composes = false;      // the model's tokenizer.json brings text to NFC first
 };
 constexpr PreTokenizerName kNamedPreTokenizers[] = {
-    {.name = "gpt-2", .pattern = kGpt2},
-    {.name = "phi-2", .pattern = kGpt2},
-    {.name = "olmo", .pattern = kGpt2},
-    {.name = "exaone4", .pattern = kGpt2},
-    {.name = "starcoder", .pattern = kGpt2, .digits_apart = true},
-    {.name = "refact", .pattern = kGpt2, .digits_apart = true},
-    {.name = "command-r", .pattern = kGpt2, .digits_apart = true},
-    {.name = "smollm", .pattern = kGpt2, .digits_apart = true},
-    {.name = "exaone", .pattern = kGpt2, .digits_apart = true},
-    {.name = "dbrx", .pattern = kLlama3},
-    {.name = "smaug-bpe", .pattern = kLlama3},
-    {.name = "chatglm-bpe", .pattern = kLlama3},
-    {.name = "glm4", .pattern = kLlama3},
-    {.name = "llama3", .pattern = kLlama3, .whole_words = true, .add_bos = true},
-    {.name = "llama-v3", .pattern = kLlama3, .whole_words = true, .add_bos = true},
-    {.name = "llama-bpe", .pattern = kLlama3, .whole_words = true, .add_bos = true},
-    {.name = "lfm2", .pattern = kLlama3, .whole_words = true, .add_bos = true},
-    {.name = "falcon3", .pattern = kLlama3, .whole_words = true, .add_bos = true},
-    {.name = "tekken", .pattern = kTekken, .whole_words = true, .add_bos = true},
-    {.name = "qwen2", .pattern = kQwen2, .composes = true},
-    {.name = "qwen35", .pattern = kQwen35, .composes = true},
-    {.name = "deepseek-r1-qwen", .pattern = kQwen2},
-    {.name = "megrez", .pattern = kQwen2},
-    {.name = "gpt-4o", .pattern = kGpt4o},
-    {.name = "llama4", .pattern = kGpt4o},
-    {.name = "seed-coder", .pattern = kSeedCoder},
+    {.names = "gpt-2, phi-2, olmo, exaone4", .pattern = kGpt2},
+    {.names = "starcoder, refact, command-r, smollm, exaone", .pattern = kGpt2, .digits_apart = true},
+    {.names = "dbrx, smaug-bpe, chatglm-bpe, glm4", .pattern = kLlama3},
+    {.names = "llama3, llama-v3, llama-bpe, lfm2, falcon3",
+     .pattern = kLlama3,
+     .whole_words = true,
+     .add_bos = true},
+    {.names = "tekken", .pattern = kTekken, .whole_words = true, .add_bos = true},
+    {.names = "qwen2", .pattern = kQwen2, .composes = true},
+    {.names = "qwen35", .pattern = kQwen35, .composes = true},
+    {.names = "deepseek-r1-qwen, megrez", .pattern = kQwen2},
+    {.names = "gpt-4o, llama4", .pattern = kGpt4o},
+    {.names = "seed-coder", .pattern = kSeedCoder},
 };
 
 const PreTokenizerName& find_pre_tokenizer(const std::string& name, const std::string& where) {
-  const auto* const found = std::ranges::find(kNamedPreTokenizers, name, &PreTokenizerName::name);
-  if (found != std::end(kNamedPreTokenizers)) return *found;
+  for (const PreTokenizerName& known : kNamedPreTokenizers)
+    for (const auto known_name : std::views::split(known.names, std::string_view(", ")))
+      if (std::ranges::equal(known_name, name)) return known;
   fail("{}: key \"tokenizer.ggml.pre\" {}; known are {}", where,
        name.empty() ? "is missing" : format_text("is {}, which is not known", in_quotes(name)),
-       join_text(std::views::transform(kNamedPreTokenizers, &PreTokenizerName::name), ", "));
+       join_text(std::views::transform(kNamedPreTokenizers, &PreTokenizerName::names), ", "));
 }
 
 Json split_step(std::string_view pattern) {
