@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "engine/engine.h"
 
 namespace quire {
@@ -50,9 +51,7 @@ class EngineTurns final : public TurnRunner {
       turn.output_tokens = static_cast<int>(turn.output.size());
       turn.cached_tokens = update.request.num_cached_tokens;
       turn.error = update.output.error;
-      const std::lock_guard lock(mutex_);
-      ended_.push_back(std::move(turn));
-      changed_.notify_all();
+      change_and_wake(mutex_, changed_, [&] { ended_.push_back(std::move(turn)); });
     };
     engine_.submit(std::move(request));
   }

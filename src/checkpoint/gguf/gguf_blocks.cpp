@@ -73,94 +73,67 @@ void five_bits_of_32(const Byte* block, void* out) {
     codes[i] = static_cast<Byte>(codes[i] | (block[kHigh + i / 8] >> i % 8 & 1U) << 4);
 }
 
-void q8_0_codes(const Byte* block, void* out) {
-  auto* codes = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < 32; ++i) codes[i] = block[2 + i] ^ 0x80U;
+// A part whose elements are element(block, i), each for itself.
+template <std::size_t kCount, auto kElement>
+void each(const Byte* block, void* out) {
+  auto* elements = static_cast<decltype(kElement(block, 0))*>(out);
+  for (std::size_t i = 0; i < kCount; ++i) elements[i] = kElement(block, i);
 }
+
+Byte q8_0_code(const Byte* block, std::size_t i) { return block[2 + i] ^ 0x80U; }
 
 // Q2_K: scales and minima of 16 elements in nibbles of 16 bytes, codes of two bits in 64, two halves.
-void q2_k_codes(const Byte* block, void* out) {
-  auto* codes = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < kSuper; ++i)
-    codes[i] = block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3U;
+Byte q2_k_code(const Byte* block, std::size_t i) {
+  return block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3U;
 }
-void q2_k_scales(const Byte* block, void* out) {
-  for (std::size_t i = 0; i < 16; ++i) static_cast<Byte*>(out)[i] = block[i] & 15U;
-}
-void q2_k_minima(const Byte* block, void* out) {
-  for (std::size_t i = 0; i < 16; ++i) static_cast<Byte*>(out)[i] = block[i] >> 4;
-}
+Byte q2_k_scale(const Byte* block, std::size_t i) { return block[i] & 15U; }
+Byte q2_k_minimum(const Byte* block, std::size_t i) { return block[i] >> 4; }
 
 // Q3_K: the third bits in 32 bytes, the others in 64, scales of 6 bits in 12.
-void q3_k_codes(const Byte* block, void* out) {
-  auto* codes = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < kSuper; ++i) {
-    const unsigned low = block[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3U;
-    codes[i] = static_cast<Byte>(low | (block[i % 32] >> i / 32 & 1U) << 2);
-  }
+Byte q3_k_code(const Byte* block, std::size_t i) {
+  const unsigned low = block[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3U;
+  return static_cast<Byte>(low | (block[i % 32] >> i / 32 & 1U) << 2);
 }
-void q3_k_scales(const Byte* block, void* out) {
-  const Byte* packed = block + 96;
-  for (std::size_t i = 0; i < 16; ++i) {
-    const int low = packed[i % 8] >> (i / 8 * 4) & 15;
-    const int high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
-    static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>((low | high << 4) - 32);
-  }
+std::int8_t q3_k_scale(const Byte* block, std::size_t i) {
+  const int low = block[96 + i % 8] >> (i / 8 * 4) & 15;
+  const int high = block[104 + i % 4] >> (i / 4 * 2) & 3;
+  return static_cast<std::int8_t>((low | high << 4) - 32);
 }
 
 // Q4_K and Q5_K: eight scales and eight minima of 6 bits in the 12 bytes behind d and dmin.
-void k_scales(const Byte* block, void* out) {
+Byte k_scale(const Byte* block, std::size_t i) {
   const Byte* s = block + 4;
-  auto* scales = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < 4; ++i) {
-    scales[i] = s[i] & 63U;
-    scales[i + 4] = static_cast<Byte>((s[i + 8] & 15U) | (s[i] >> 6) << 4);
-  }
+  return static_cast<Byte>(i < 4 ? s[i] & 63U : (s[i + 4] & 15U) | (s[i - 4] >> 6) << 4);
 }
-void k_minima(const Byte* block, void* out) {
-  const Byte* s = block + 4;
-  auto* minima = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < 4; ++i) {
-    minima[i] = s[i + 4] & 63U;
-    minima[i + 4] = static_cast<Byte>(s[i + 8] >> 4 | (s[i + 4] >> 6) << 4);
-  }
+Byte k_minimum(const Byte* block, std::size_t i) {
+  const Byte* s = block + 8;
+  return static_cast<Byte>(i < 4 ? s[i] & 63U : s[i] >> 4 | (s[i - 4] >> 6) << 4);
 }
 // 32 bytes hold 32 elements in their low nibbles, then 32 in the high ones.
 template <std::size_t kFrom>
-void nibbles_of_256(const Byte* block, void* out) {
-  for (std::size_t i = 0; i < kSuper; ++i)
-    static_cast<Byte*>(out)[i] = block[kFrom + i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15U;
+Byte nibble_of_256(const Byte* block, std::size_t i) {
+  return block[kFrom + i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15U;
 }
-void q5_k_codes(const Byte* block, void* out) {
-  nibbles_of_256<48>(block, out);
-  auto* codes = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < kSuper; ++i)
-    codes[i] = static_cast<Byte>(codes[i] | (block[16 + i % 32] >> i / 32 & 1U) << 4);
+Byte q5_k_code(const Byte* block, std::size_t i) {
+  return static_cast<Byte>(nibble_of_256<48>(block, i) | (block[16 + i % 32] >> i / 32 & 1U) << 4);
 }
 
 // Q6_K: in each half of 128, four bits in 64 bytes, the two others in 32.
-void q6_k_codes(const Byte* block, void* out) {
-  auto* codes = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < kSuper; ++i) {
-    const std::size_t half = i / 128, quarter = i % 128 / 32, l = i % 32;
-    const unsigned low = block[half * 64 + quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15U;
-    codes[i] = static_cast<Byte>(low | (block[128 + half * 32 + l] >> quarter * 2 & 3U) << 4);
-  }
+Byte q6_k_code(const Byte* block, std::size_t i) {
+  const std::size_t half = i / 128, quarter = i % 128 / 32, l = i % 32;
+  const unsigned low = block[half * 64 + quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15U;
+  return static_cast<Byte>(low | (block[128 + half * 32 + l] >> quarter * 2 & 3U) << 4);
 }
 void q6_k_scales(const Byte* block, void* out) { std::memcpy(out, block + 192, 16); }
 
 // IQ4_XS: eight scales of 6 bits, the upper two in a word, the lower four in nibbles of four bytes.
-void iq4_xs_codes(const Byte* block, void* out) {
-  auto* codes = static_cast<Byte*>(out);
-  for (std::size_t i = 0; i < kSuper; ++i)
-    codes[i] = block[8 + i / 32 * 16 + i % 16] >> (i % 32 / 16 * 4) & 15U;
+Byte iq4_xs_code(const Byte* block, std::size_t i) {
+  return block[8 + i / 32 * 16 + i % 16] >> (i % 32 / 16 * 4) & 15U;
 }
-void iq4_xs_scales(const Byte* block, void* out) {
-  for (std::size_t i = 0; i < 8; ++i) {
-    const int low = block[4 + i / 2] >> (i % 2 * 4) & 15;
-    const int high = block[2 + i / 4] >> (i % 4 * 2) & 3;
-    static_cast<std::int8_t*>(out)[i] = static_cast<std::int8_t>((low | high << 4) - 32);
-  }
+std::int8_t iq4_xs_scale(const Byte* block, std::size_t i) {
+  const int low = block[4 + i / 2] >> (i % 2 * 4) & 15;
+  const int high = block[2 + i / 4] >> (i % 4 * 2) & 3;
+  return static_cast<std::int8_t>((low | high << 4) - 32);
 }
 
 // Blocks of 32 with an f16 scale, and perhaps a minimum.
@@ -221,28 +194,33 @@ BlockFormat mxfp4() {
 const BlockFormat& format_of(GgufType type) {
   using enum GgufType;
   static const std::vector<BlockFormat> formats = {
-      simple(kQ8_0, 8, 128, q8_0_codes),
+      simple(kQ8_0, 8, 128, each<32, q8_0_code>),
       simple(kQ4_0, 4, 8, nibbles_of_32<2>),
       simple(kQ4_1, 4, 0, nibbles_of_32<4>, true),
       simple(kQ5_0, 5, 16, five_bits_of_32<2>),
       simple(kQ5_1, 5, 0, five_bits_of_32<4>, true),
       with_table(simple(kIq4Nl, 4, 0, nibbles_of_32<2>), kIq4Table),
       mxfp4(),
-      with_minima(with_super_scale(super_block(kQ2_K, 2, 16, ScaleType::kU8, q2_k_codes, q2_k_scales), 0,
-                                   float_of_half_at<80>),
-                  q2_k_minima, float_of_half_at<82>),
-      with_super_scale(super_block(kQ3_K, 3, 16, ScaleType::kI8, q3_k_codes, q3_k_scales), 4,
-                       float_of_half_at<108>),
-      with_minima(with_super_scale(super_block(kQ4_K, 4, 32, ScaleType::kU8, nibbles_of_256<16>, k_scales), 0,
-                                   float_of_half_at<0>),
-                  k_minima, float_of_half_at<2>),
-      with_minima(with_super_scale(super_block(kQ5_K, 5, 32, ScaleType::kU8, q5_k_codes, k_scales), 0,
-                                   float_of_half_at<0>),
-                  k_minima, float_of_half_at<2>),
-      with_super_scale(super_block(kQ6_K, 6, 16, ScaleType::kI8, q6_k_codes, q6_k_scales), 32,
+      with_minima(with_super_scale(super_block(kQ2_K, 2, 16, ScaleType::kU8, each<kSuper, q2_k_code>,
+                                               each<16, q2_k_scale>),
+                                   0, float_of_half_at<80>),
+                  each<16, q2_k_minimum>, float_of_half_at<82>),
+      with_super_scale(
+          super_block(kQ3_K, 3, 16, ScaleType::kI8, each<kSuper, q3_k_code>, each<16, q3_k_scale>), 4,
+          float_of_half_at<108>),
+      with_minima(with_super_scale(super_block(kQ4_K, 4, 32, ScaleType::kU8, each<kSuper, nibble_of_256<16>>,
+                                               each<8, k_scale>),
+                                   0, float_of_half_at<0>),
+                  each<8, k_minimum>, float_of_half_at<2>),
+      with_minima(with_super_scale(
+                      super_block(kQ5_K, 5, 32, ScaleType::kU8, each<kSuper, q5_k_code>, each<8, k_scale>), 0,
+                      float_of_half_at<0>),
+                  each<8, k_minimum>, float_of_half_at<2>),
+      with_super_scale(super_block(kQ6_K, 6, 16, ScaleType::kI8, each<kSuper, q6_k_code>, q6_k_scales), 32,
                        float_of_half_at<208>),
-      with_table(with_super_scale(super_block(kIq4Xs, 4, 32, ScaleType::kI8, iq4_xs_codes, iq4_xs_scales), 0,
-                                  float_of_half_at<0>),
+      with_table(with_super_scale(super_block(kIq4Xs, 4, 32, ScaleType::kI8, each<kSuper, iq4_xs_code>,
+                                              each<8, iq4_xs_scale>),
+                                  0, float_of_half_at<0>),
                  kIq4Table),
   };
   const auto found = std::ranges::find(formats, type, &BlockFormat::type);

@@ -114,13 +114,9 @@ void Backend::gather_rows(const Tensor& out, const Tensor& x, const Tensor& rows
 
 void Backend::gather_cols(const Tensor& out, const Tensor& x, const Tensor& cols) {
   HostCopies host(*this, "gather_cols");
-  const Tensor to = host.update(out), from = host.read(x);
   const auto* ids = host.read(cols).data_as<const std::int32_t>();
-  dispatch_float(x.dtype(), [&]<typename T>() {
-    for (std::int64_t t = 0; t < x.dim(0); ++t) {
-      for (std::int64_t i = 0; i < cols.dim(0); ++i) row<T>(to, t)[i] = row<const T>(from, t)[ids[i]];
-    }
-  });
+  fill_rows(host.update(out), host.read(x),
+            [&](const auto* row, std::int64_t i) { return to_float(row[ids[i]]); });
 }
 
 void Backend::take_sampled_tokens(const Tensor& ids, const Tensor& places, const Tensor& tokens) {
