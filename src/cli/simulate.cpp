@@ -9,8 +9,8 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "inspect/latency_plot.h"
-#include "simulate/measure_costs.h"
 #include "simulate/simulation.h"
+#include "simulate/step_costs.h"
 
 namespace quire::cli {
 namespace {

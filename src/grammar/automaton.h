@@ -14,7 +14,7 @@
 
 #include "grammar/expressions.h"
 #include "grammar/grammar.h"
-#include "grammar/token_trie.h"
+#include "grammar/vocabulary.h"
 
 namespace quire::grammar {
 

@@ -1,11 +1,10 @@
-#include "simulate/measure_costs.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <random>
 
 #include "inspect/bench.h"
+#include "simulate/step_costs.h"
 
 namespace quire {
 namespace {

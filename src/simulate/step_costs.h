@@ -2,10 +2,12 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "record/recording.h"
 
 namespace quire {
@@ -65,5 +67,15 @@ MachineCosts fit_machine(const Recording& recording);
 std::string to_json(const MachineCosts& machine);
 // Error where the file is none, or has numbers that cannot be.
 MachineCosts read_machine(const std::filesystem::path& path);
+
+struct CostsOptions {
+  EngineConfig engine;  // record: where the steps are kept; swap_space 0: some
+  double seconds = 60;  // to measure for, about
+  std::function<void(std::size_t done, std::size_t total)> on_progress;  // seconds
+};
+
+// Has the engine compute steps of many shapes: prompts of all lengths, alone and in batches, and their
+// decoding. Error where the model is so slow, or what may run so small, that there are too few.
+MachineCosts measure_costs(const CostsOptions& options, ModelFiles model);
 
 }  // namespace quire

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "inspect/small_shape.h"
-#include "simulate/measure_costs.h"
 #include "simulate/simulation.h"
 #include "temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "grammar/token_trie.h"
+#include "grammar/vocabulary.h"
 
 #include <algorithm>
 #include <string_view>
@@ -101,15 +101,10 @@ void LexemeCache::add(const Key& key, std::shared_ptr<const LexemeTokens> tokens
 }
 
 Vocabulary::Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids)
-    : tokens_(bounded(std::move(tokens))),
-      end_ids_(std::move(end_ids)),
-      trie_(std::make_unique<TokenTrie>(tokens_)),
-      lexemes_(std::make_unique<LexemeCache>()) {
+    : tokens_(bounded(std::move(tokens))), end_ids_(std::move(end_ids)), trie_(tokens_) {
   for (const int id : end_ids_)
     if (id < 0 || id >= size())
       fail("end token {} is not one of the {} tokens of the vocabulary", id, size());
 }
-
-Vocabulary::~Vocabulary() = default;
 
 }  // namespace quire::grammar
