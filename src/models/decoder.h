@@ -108,9 +108,6 @@ class DecoderRegistration {
   // make: a model that is no DecoderModel, of what `read` gives.
   DecoderRegistration(const std::string& architecture, ReadConfig read, const FileLayout& layout = {},
                       MakeModel make = nullptr);
-
- private:
-  ModelRegistration registration_;
 };
 
 // The keys that Llama and the families after it share, with transformers' defaults for a family; what is left

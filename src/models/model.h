@@ -46,11 +46,8 @@ struct ModelFamily {
   IgnorableTensors ignorable;
 };
 
-// Registers a family before main. Architectures are unique.
-class ModelRegistration {
- public:
-  explicit ModelRegistration(ModelFamily family);
-};
+// Before main. Architectures are unique.
+void register_family(ModelFamily family);
 
 // Error that lists the architectures known.
 const ModelFamily& find_model_family(const std::string& architecture);

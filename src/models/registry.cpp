@@ -15,7 +15,7 @@ std::map<std::string, ModelFamily>& families() {
 
 }  // namespace
 
-ModelRegistration::ModelRegistration(ModelFamily family) {
+void register_family(ModelFamily family) {
   const std::string architecture = family.architecture;
   QUIRE_CHECK(families().emplace(architecture, std::move(family)).second, "{} is registered twice",
               architecture);
