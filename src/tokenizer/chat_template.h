@@ -11,9 +11,17 @@
 #include <vector>
 
 #include "base/json.h"
-#include "tokenizer/text_piece.h"
 
 namespace quire {
+
+// A part of a prompt's text. Special tokens are recognised only where the text is trusted (a chat template's
+// own), so what a user typed can never become one.
+struct TextPiece {
+  std::string text;
+  bool trusted = true;
+
+  bool operator==(const TextPiece&) const = default;
+};
 
 // What a chat template may take; beyond them compiling or rendering ends with an Error. Published templates
 // reach about 20 KB of source and a few ten thousand steps on long conversations.

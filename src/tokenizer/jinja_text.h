@@ -9,7 +9,7 @@
 
 namespace quire::jinja {
 
-// Valid UTF-8 that remembers which of its bytes are trusted (what that means: text_piece.h).
+// Valid UTF-8 that remembers which of its bytes are trusted (what that means: TextPiece).
 class Text {
  public:
   Text() = default;

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "tokenizer/text_steps.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"

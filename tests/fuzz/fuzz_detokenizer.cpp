@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/text_steps.h"
 #include "tokenizer/tiny_tokenizer.h"
 #include "tokenizer/tokenizer.h"

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <random>
 
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_cases.h"
 

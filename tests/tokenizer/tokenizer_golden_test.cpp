@@ -6,6 +6,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_cases.h"
 #include "tokenizer/unicode.h"

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tiny_tokenizer.h"
 
 namespace quire {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tiny_tokenizer.h"
 
 namespace quire {
