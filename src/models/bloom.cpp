@@ -17,7 +17,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("BloomForCausalLM", read_config,
+const DecoderRegistration registration({"BloomForCausalLM"}, read_config,
                                        {.renames = {{"model.embed_tokens", "transformer.word_embeddings"},
                                                     {"model.embed_norm",
                                                      "transformer.word_embeddings_layernorm"},

@@ -30,8 +30,8 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration text("Cohere2ForCausalLM", read_config, {.neighbour_rotary = true});
-const DecoderRegistration multimodal("Cohere2VisionForConditionalGeneration", read_config,
+const DecoderRegistration text({"Cohere2ForCausalLM"}, read_config, {.neighbour_rotary = true});
+const DecoderRegistration multimodal({"Cohere2VisionForConditionalGeneration"}, read_config,
                                      {.neighbour_rotary = true, .text_part = true});
 
 }  // namespace

@@ -98,7 +98,7 @@ std::vector<LayerAttention> attention_of_layers(const LoadContext& context, cons
 LmHead make_head(const LoadContext& context, const DecoderConfig& config,
                  const VocabParallelEmbedding& embedding);
 
-// Registers a family of decoders before main.
+// Registers a family of decoders before main, by each of its architectures.
 class DecoderRegistration {
  public:
   using ReadConfig = DecoderConfig (*)(const ModelConfig& config);
@@ -106,8 +106,8 @@ class DecoderRegistration {
                                                const LoadContext& context);
 
   // make: a model that is no DecoderModel, of what `read` gives.
-  DecoderRegistration(const std::string& architecture, ReadConfig read, const FileLayout& layout = {},
-                      MakeModel make = nullptr);
+  DecoderRegistration(std::initializer_list<const char*> architectures, ReadConfig read,
+                      const FileLayout& layout = {}, MakeModel make = nullptr);
 };
 
 // The keys that Llama and the families after it share, with transformers' defaults for a family; what is left

@@ -22,8 +22,9 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Ernie4_5ForCausalLM", read_config, {.neighbour_rotary = true});
-const DecoderRegistration of_older_files("Ernie4_5_ForCausalLM", read_config, {.neighbour_rotary = true});
+// The second is the name in older files.
+const DecoderRegistration registration({"Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"}, read_config,
+                                       {.neighbour_rotary = true});
 
 }  // namespace
 }  // namespace quire

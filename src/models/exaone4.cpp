@@ -23,7 +23,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Exaone4ForCausalLM", read_config);
+const DecoderRegistration registration({"Exaone4ForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

@@ -55,9 +55,9 @@ DecoderConfig read_gemma3(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration gemma2("Gemma2ForCausalLM", read_gemma2);
-const DecoderRegistration gemma3("Gemma3ForCausalLM", read_gemma3);
-const DecoderRegistration multimodal("Gemma3ForConditionalGeneration", read_gemma3, {.text_part = true});
+const DecoderRegistration gemma2({"Gemma2ForCausalLM"}, read_gemma2);
+const DecoderRegistration gemma3({"Gemma3ForCausalLM"}, read_gemma3);
+const DecoderRegistration multimodal({"Gemma3ForConditionalGeneration"}, read_gemma3, {.text_part = true});
 
 }  // namespace
 }  // namespace quire

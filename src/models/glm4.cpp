@@ -26,11 +26,11 @@ DecoderConfig read_glm4(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration glm("GlmForCausalLM", read_glm,
+const DecoderRegistration glm({"GlmForCausalLM"}, read_glm,
                               {.gate_up = "gate_up_proj",
                                .neighbour_rotary = true,
                                .unneeded = {".rotary_emb.inv_freq"}});
-const DecoderRegistration glm4("Glm4ForCausalLM", read_glm4,
+const DecoderRegistration glm4({"Glm4ForCausalLM"}, read_glm4,
                                {.renames = {{"post_attention_layernorm", "post_self_attn_layernorm"},
                                             {"pre_feedforward_layernorm", "post_attention_layernorm"},
                                             {"post_feedforward_layernorm", "post_mlp_layernorm"}},

@@ -26,7 +26,7 @@ DecoderConfig read_config(const ModelConfig& config) {
 }
 
 // attn.bias is the causal mask, not a bias.
-const DecoderRegistration registration("GPT2LMHeadModel", read_config,
+const DecoderRegistration registration({"GPT2LMHeadModel"}, read_config,
                                        {.renames = {{"model.embed_tokens", "transformer.wte"},
                                                     {"model.embed_positions", "transformer.wpe"},
                                                     {"model.layers", "transformer.h"},

@@ -41,7 +41,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("GptOssForCausalLM", read_config,
+const DecoderRegistration registration({"GptOssForCausalLM"}, read_config,
                                        {.renames = {{"gate", "router"}},
                                         .experts = FileLayout::Experts::kByTurns});
 

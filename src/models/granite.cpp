@@ -16,7 +16,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("GraniteForCausalLM", read_config,
+const DecoderRegistration registration({"GraniteForCausalLM"}, read_config,
                                        {.unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace

@@ -16,7 +16,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("HunYuanDenseV1ForCausalLM", read_config,
+const DecoderRegistration registration({"HunYuanDenseV1ForCausalLM"}, read_config,
                                        {.renames = {{"q_norm", "query_layernorm"},
                                                     {"k_norm", "key_layernorm"}}});
 

@@ -71,8 +71,8 @@ const FileLayout kLfm2Layout = {.renames = {{"model.norm", "model.embedding_norm
                                             {"gate_proj", "w1"},
                                             {"up_proj", "w3"},
                                             {"down_proj", "w2"}}};
-const DecoderRegistration lfm2("Lfm2ForCausalLM", read_lfm2, kLfm2Layout);
-const DecoderRegistration lfm2_moe("Lfm2MoeForCausalLM", read_lfm2_moe, kLfm2Layout);
+const DecoderRegistration lfm2({"Lfm2ForCausalLM"}, read_lfm2, kLfm2Layout);
+const DecoderRegistration lfm2_moe({"Lfm2MoeForCausalLM"}, read_lfm2_moe, kLfm2Layout);
 
 }  // namespace
 }  // namespace quire

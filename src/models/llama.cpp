@@ -13,7 +13,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("LlamaForCausalLM", read_config,
+const DecoderRegistration registration({"LlamaForCausalLM"}, read_config,
                                        {.unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace

@@ -26,7 +26,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("MiniCPMForCausalLM", read_config,
+const DecoderRegistration registration({"MiniCPMForCausalLM"}, read_config,
                                        {.unneeded = {".rotary_emb.inv_freq"}});
 
 }  // namespace

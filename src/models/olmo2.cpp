@@ -27,8 +27,8 @@ DecoderConfig read_olmo3(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration olmo2("Olmo2ForCausalLM", read_olmo2);
-const DecoderRegistration olmo3("Olmo3ForCausalLM", read_olmo3);
+const DecoderRegistration olmo2({"Olmo2ForCausalLM"}, read_olmo2);
+const DecoderRegistration olmo3({"Olmo3ForCausalLM"}, read_olmo3);
 
 }  // namespace
 }  // namespace quire

@@ -16,7 +16,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Phi3ForCausalLM", read_config,
+const DecoderRegistration registration({"Phi3ForCausalLM"}, read_config,
                                        {.qkv = "qkv_proj",
                                         .gate_up = "gate_up_proj",
                                         .unneeded = {".rotary_emb.inv_freq"}});

@@ -76,19 +76,12 @@ DecoderConfig read_qwen3_next(const ModelConfig& config) {
 // Heads that predict further tokens.
 const std::vector<std::string> kMtpHeads = {"mtp."};
 
-const DecoderRegistration qwen3_5("Qwen3_5ForCausalLM", read_qwen3_5,
+const DecoderRegistration qwen3_5({"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"}, read_qwen3_5,
                                   {.text_part = true, .left_out = kMtpHeads});
-const DecoderRegistration qwen3_5_part("Qwen3_5ForConditionalGeneration", read_qwen3_5,
-                                       {.text_part = true, .left_out = kMtpHeads});
-const DecoderRegistration qwen3_5_moe("Qwen3_5MoeForCausalLM", read_qwen3_5_moe,
-                                      {.experts = FileLayout::Experts::kByRows,
-                                       .text_part = true,
-                                       .left_out = kMtpHeads});
-const DecoderRegistration qwen3_5_moe_part("Qwen3_5MoeForConditionalGeneration", read_qwen3_5_moe,
-                                           {.experts = FileLayout::Experts::kByRows,
-                                            .text_part = true,
-                                            .left_out = kMtpHeads});
-const DecoderRegistration qwen3_next("Qwen3NextForCausalLM", read_qwen3_next,
+const DecoderRegistration qwen3_5_moe(
+    {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"}, read_qwen3_5_moe,
+    {.experts = FileLayout::Experts::kByRows, .text_part = true, .left_out = kMtpHeads});
+const DecoderRegistration qwen3_next({"Qwen3NextForCausalLM"}, read_qwen3_next,
                                      {.experts = FileLayout::Experts::kByRows,
                                       .delta_net_by_head = true,
                                       .left_out = kMtpHeads});

@@ -19,7 +19,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("SeedOssForCausalLM", read_config);
+const DecoderRegistration registration({"SeedOssForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

@@ -42,7 +42,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("SmolLM3ForCausalLM", read_config);
+const DecoderRegistration registration({"SmolLM3ForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

@@ -24,7 +24,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("StableLmForCausalLM", read_config);
+const DecoderRegistration registration({"StableLmForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

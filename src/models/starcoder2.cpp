@@ -26,7 +26,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration("Starcoder2ForCausalLM", read_config,
+const DecoderRegistration registration({"Starcoder2ForCausalLM"}, read_config,
                                        {.renames = {{"mlp.up_proj", "mlp.c_fc"},
                                                     {"mlp.down_proj", "mlp.c_proj"}}});
 

@@ -8,7 +8,6 @@
 
 #include "base/descriptor.h"
 #include "parallel/control_channel.h"
-#include "parallel/control_frame.h"
 
 namespace quire {
 
