@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -137,19 +138,6 @@ void validate_choice(const SamplingParams& params, const SamplingContext& contex
     fail("{}", describe_no_token(params, 0));
 }
 
-// What a request that is pooled cannot be asked for, if anything is.
-const char* excluded_by_pooling(const EngineRequest& request) {
-  if (request.prompt_logits) return "the prompt's logits";
-  const SamplingParams& params = request.params;
-  if (params.n > 1) return "n";
-  if (params.best_of) return "best_of";
-  if (params.beam_width) return "beam_width";
-  if (params.logprobs) return "logprobs";
-  if (params.prompt_logprobs) return "prompt_logprobs";
-  if (params.structured_outputs) return "structured_outputs";
-  return nullptr;
-}
-
 }  // namespace
 
 void validate(const SamplingParams& params, const SamplingContext& context) {
@@ -182,8 +170,17 @@ void validate_without_params(const EngineRequest& request, const SamplingContext
     fail("timeout is {}; it must be over 0 seconds and at most {}", *request.timeout, kMaxTimeout);
   if (request.params.beam_width && request.prompt_logits)
     fail("beam_width and the prompt's logits exclude each other");
-  const char* excluded = request.pooling == Pooling::kNone ? nullptr : excluded_by_pooling(request);
-  if (excluded != nullptr) fail("pooling and {} exclude each other", excluded);
+  const SamplingParams& params = request.params;
+  const std::pair<bool, const char*> excluded[] = {
+      {request.prompt_logits, "the prompt's logits"},
+      {params.n > 1, "n"},
+      {params.best_of.has_value(), "best_of"},
+      {params.beam_width.has_value(), "beam_width"},
+      {params.logprobs.has_value(), "logprobs"},
+      {params.prompt_logprobs.has_value(), "prompt_logprobs"},
+      {params.structured_outputs != nullptr, "structured_outputs"}};
+  for (const auto& [is_asked, what] : excluded)
+    if (is_asked && request.pooling != Pooling::kNone) fail("pooling and {} exclude each other", what);
   if (request.pooling == Pooling::kLogits && request.params.allowed_token_ids.empty())
     fail("pooling of logits needs allowed_token_ids, which are pooled");
   for (const TokenId id : request.prompt) {

@@ -6,11 +6,6 @@
 #include "base/error.h"
 
 namespace quire {
-namespace {
-
-constexpr int kMostMaskThreads = 8;
-
-}  // namespace
 
 StepMasker::StepMasker(std::int64_t vocab_size, const std::vector<TokenId>& end_ids)
     : words_(static_cast<std::size_t>(StepMasks::words(vocab_size))), free_mask_(words_, ~0U) {
@@ -24,6 +19,7 @@ void StepMasker::take(const StepPlan& plan) {
 }
 
 std::vector<StepMasker::Row> StepMasker::compute(Scheduler& scheduler) {
+  constexpr int kMostMaskThreads = 8;
   const auto start = std::chrono::steady_clock::now();
   if (!threads_) threads_.emplace(std::clamp(usable_cores() / 2, 1, kMostMaskThreads));
   std::vector<Row> rows;

@@ -7,11 +7,6 @@
 #include "base/threads.h"
 
 namespace quire {
-namespace {
-
-constexpr std::chrono::milliseconds kLook{100};
-
-}  // namespace
 
 StepWatch::StepWatch(const Backend& backend, double watchdog, std::function<void(const std::string&)> stuck)
     : backend_(backend), watchdog_(watchdog), tell_(std::move(stuck)) {
@@ -47,6 +42,7 @@ double StepWatch::patience() const {
 }
 
 void StepWatch::run() {
+  constexpr std::chrono::milliseconds kLook{100};
   name_thread("quire-step-watch");
   std::uint64_t turn = 0, ops = 0;
   double waited = 0;  // seconds, in looks: while the process is stopped there is none

@@ -9,11 +9,6 @@
 #include "grammar/regex.h"
 
 namespace quire::grammar {
-namespace {
-
-constexpr std::string_view kSpace = " ?|\\r?\\n[ \\t]{0,64}";
-
-}  // namespace
 
 bool may_be_rounded(const OrderedJson& number) {
   if (!number.is_number_float()) return false;
@@ -48,6 +43,7 @@ std::optional<std::uint32_t> Decimal::as_factor() const {
 }
 
 JsonText::JsonText(Expressions& expressions, const Source& source) : ex_(expressions) {
+  constexpr std::string_view kSpace = " ?|\\r?\\n[ \\t]{0,64}";
   const auto make = [&](std::string_view regex) { return ex_.lexeme(utf8_regex(ex_, regex)); };
   const auto with_space = [&](char mark) { return ex_.concat({space_, ex_.literal({&mark, 1}), space_}); };
   space_ = source.disable_any_whitespace

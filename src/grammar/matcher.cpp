@@ -4,11 +4,6 @@
 #include "grammar/grammar.h"
 
 namespace quire::grammar {
-namespace {
-
-constexpr std::ptrdiff_t kKeptStates = 8;  // which can be gone back to at once
-
-}  // namespace
 
 Grammar::Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<const Automaton> compiled)
     : vocabulary_(std::move(vocabulary)), compiled_(std::move(compiled)) {}
@@ -50,6 +45,7 @@ bool Matcher::accept(int token) {
 
 // Goes on in a fresh copy, if there is one; the full one is given up when all have left it.
 void Matcher::leave_full_automaton() {
+  constexpr std::ptrdiff_t kKeptStates = 8;  // which can be gone back to at once
   const auto fresh = grammar_->automaton();
   if (fresh == automaton_) return;
   std::vector<std::uint32_t> states(states_.end() - std::min(std::ssize(states_), kKeptStates),

@@ -4,11 +4,6 @@
 #include "grammar/expressions.h"
 
 namespace quire::grammar {
-namespace {
-
-constexpr std::size_t kBytesBody = 48;  // of an entry of member_bodies_
-
-}  // namespace
 
 std::uint32_t Expressions::seen_number(std::vector<bool> seen) {
   if (const auto known = seen_index_.find(seen); known != seen_index_.end()) return known->second;
@@ -78,6 +73,7 @@ ExprId Expressions::some_members(MemberList list, bool& may_be_empty) {
 }
 
 ExprId Expressions::body(ExprId id) {
+  constexpr std::size_t kBytesBody = 48;  // of an entry of member_bodies_
   const Expr expr = exprs_[id];
   if (expr.kind == ExprKind::kRule) return rules_[expr.a];
   const auto known = member_bodies_.find(id);

@@ -3,13 +3,9 @@
 #include "tokenizer/unicode.h"
 
 namespace quire {
-namespace {
-
-constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
-
-}  // namespace
 
 void check_growth(std::size_t bytes) {
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
   if (bytes > kMaxBytes) fail("tokenizer.json makes a text grow beyond {} bytes", kMaxBytes);
 }
 

@@ -151,14 +151,12 @@ WeightTensorPtr take_zero_points(const StoredLinear& linear, const ModuleGroup& 
 void check_stored_shape(const StoredLinear& linear) {
   constexpr std::string_view kShape = "weight_shape";
   if (!linear.has(kShape)) return;
-  const bool is_wide = linear.has(kShape, kI64Types);
-  const WeightTensorPtr tensor =
-      is_wide ? linear.take(kShape, kI64Types, {2}) : linear.take(kShape, kI32Types, {2});
   std::vector<std::int64_t> shape;
-  if (is_wide) {
-    shape = read_values<std::int64_t>(*tensor);
+  if (linear.has(kShape, kI64Types)) {
+    shape = read_values<std::int64_t>(*linear.take(kShape, kI64Types, {2}));
   } else {
-    for (const std::int32_t dim : read_values<std::int32_t>(*tensor)) shape.push_back(dim);
+    const auto narrow = read_values<std::int32_t>(*linear.take(kShape, kI32Types, {2}));
+    shape.assign(narrow.begin(), narrow.end());
   }
   if (shape[0] != linear.rows() || shape[1] != linear.cols())
     linear.fail_at(kShape, format_text("holds [{}], the configuration asks for [{}, {}]",
