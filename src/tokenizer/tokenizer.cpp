@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "tokenizer/text_steps.h"
 #include "tokenizer/chat_template.h"
+#include "tokenizer/text_steps.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"

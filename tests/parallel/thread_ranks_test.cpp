@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "parallel/collectives.h"
-#include "parallel/rank_sum.h"
 #include "parallel/lone_rank.h"
+#include "parallel/rank_sum.h"
 
 namespace quire {
 namespace {
