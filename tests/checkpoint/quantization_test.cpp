@@ -236,6 +236,30 @@ TEST(QuantizationTest, Int8ChannelsWithZeroPoints) {
   EXPECT_TRUE(weights.unclaimed().empty());
 }
 
+TEST(QuantizationTest, CompressedTensorsHaveEightBitsWhereNoneAreNamed) {
+  QuantizedFile file;
+  file.add("q.weight", "I8", {1, 16},
+           filled<std::int8_t>(
+               16, [](std::size_t i) { return static_cast<std::int8_t>(static_cast<int>(i) * 16 - 128); }))
+      .add("q.weight_scale", "F32", {1, 1}, std::vector<float>{1});
+  const WeightGroup group =
+      file.open(packed_config(R"("type": "int", "strategy": "channel")", "int-quantized"))
+          .take_linear("q", 1, 16);
+  EXPECT_EQ(dequantize(group),
+            matrix_of(1, 16, [](int, int col) { return static_cast<float>(col * 16 - 128); }));
+}
+
+TEST(QuantizationTest, ExpertsThatMxfp4LeavesOutArePlain) {
+  const std::string expert = "model.layers.0.mlp.experts.0.down_proj";
+  QuantizedFile file;
+  file.add(expert + ".weight", "F32", {2, 32}, std::vector<float>(64, 3));
+  const std::string left_out =
+      R"({"quant_method": "mxfp4", "modules_to_not_convert": [")" + expert + R"("]})";
+  EXPECT_TRUE(file.open(left_out).take_linear(expert, 2, 32).format.is_plain());
+  expect_error([&] { file.open(R"({"quant_method": "mxfp4"})").take_linear(expert, 2, 32); },
+               {"down_proj_blocks"});
+}
+
 TEST(QuantizationTest, Mxfp8HasAPowerOfTwoForEach32Columns) {
   QuantizedFile file;
   file.add("q.weight", "F8_E4M3", {1, 64}, std::string(64, '\x40'))  // twos
