@@ -6,7 +6,6 @@
 #include "base/json.h"
 
 namespace quire {
-
 namespace {
 
 // The rope_scaling or else the rope_parameters object; an empty one counts as absent, as in transformers.

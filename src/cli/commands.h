@@ -87,6 +87,11 @@ std::pair<Flags, State&> add_command(CLI::App& app, Command& chosen, const std::
   return {Flags{*command}, *state};
 }
 
+// Exit codes. Success is 0.
+inline constexpr int kFailed = 1;       // the command ran and its answer is no, or something broke
+inline constexpr int kUserMistake = 2;  // a bad flag, file or request
+inline constexpr int kInterrupted = 130;
+
 // MODEL as a hub id, which cli/hub implements, and cli/absent/hub.cpp where that part is left out.
 
 // Where a MODEL that is a hub id comes from.
@@ -104,17 +109,13 @@ void add_source_options(Flags flags, ModelSource& source);
 // Whether that is a hub id: what exists on disk never is.
 bool is_hub_model(const std::string& model);
 
-// Of `quire serve`.
+// Of `quire serve` (cli/server/serve_flags.cpp).
+
 // --config FILE: YAML whose keys are the command's flags. To be added before them, so that it is read before
 // what they mean is looked at. What the command line or the environment gives stays.
 void add_config_file(Flags flags);
 
 // Flags of vLLM's that say what is so here in any case.
 void add_taken_flags(Flags flags);
-
-// Exit codes. Success is 0.
-inline constexpr int kFailed = 1;       // the command ran and its answer is no, or something broke
-inline constexpr int kUserMistake = 2;  // a bad flag, file or request
-inline constexpr int kInterrupted = 130;
 
 }  // namespace quire::cli

@@ -60,8 +60,8 @@ GivenDefaults given_defaults(GenerationConfig authors, const EngineConfig& confi
 // split one count as one; empty: it means none. Error where a folder has several.
 std::filesystem::path find_gguf(const std::string& model);
 
-// A model that is one GGUF file: configuration, tokenizer and chat template are keys of it. Weights are read
-// later.
+// A model that is one GGUF file (gguf_model.cpp): configuration, tokenizer and chat template are keys of it.
+// Weights are read later.
 ModelFiles open_gguf(const std::filesystem::path& path);
 
 }  // namespace quire

@@ -1,3 +1,4 @@
+// Checks parameters of sampling, and requests (engine/request.h).
 #include "engine/sampling_context.h"
 
 #include <algorithm>

@@ -65,7 +65,7 @@ struct LexemeTokens {
   std::uint64_t reach = 0;
 };
 
-// Those of expressions of any grammar, by the hashes of their structure (KeyedHash). Bounded; for any thread.
+// Those of expressions of any grammar, by the keyed hashes of their structure. Bounded; for any thread.
 class LexemeCache {
  public:
   using Key = std::pair<std::uint64_t, std::uint64_t>;

@@ -57,15 +57,13 @@ class HubCache {
   std::filesystem::path locks_;
 };
 
-// Of a repository's files the ones that Quire reads beside the weights.
+// Which of a repository's files make a model.
+
+// The ones that Quire reads beside the weights.
 std::vector<std::string> text_files(const std::vector<std::string>& files);
 
 // The shards that a model.safetensors.index.json names, each once. Error where one cannot be a shard.
 std::vector<std::string> shards_of(const std::filesystem::path& index);
-
-inline constexpr const char* kConfigFile = "config.json";
-inline constexpr const char* kWeightFile = "model.safetensors";
-inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 // Of a repository's files the GGUF file of that name, or the one whose name ends in that quantisation
 // (Q4_K_M, in any case), as llama.cpp and Ollama have it; the parts of a split one in order. Empty: there is
@@ -73,5 +71,9 @@ inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 std::vector<std::string> choose_gguf(const std::vector<std::string>& files, const std::string& wanted);
 // The parts that a file of such a name has in all; 1: it is not split.
 std::size_t num_gguf_parts(const std::string& file);
+
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kWeightFile = "model.safetensors";
+inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 }  // namespace quire

@@ -16,11 +16,17 @@ constexpr std::string_view kMedianColor = "#1f5fa8", kP99Color = "#c4502a";
 
 std::string escape(std::string_view text) {
   std::string escaped;
-  for (const char c : text)
-    escaped += c == '<'   ? "&lt;"
-               : c == '>' ? "&gt;"
-               : c == '&' ? "&amp;"
-                          : std::string(static_cast<unsigned char>(c) >= ' ', c);
+  for (const char c : text) {
+    if (c == '<') {
+      escaped += "&lt;";
+    } else if (c == '>') {
+      escaped += "&gt;";
+    } else if (c == '&') {
+      escaped += "&amp;";
+    } else if (static_cast<unsigned char>(c) >= ' ') {
+      escaped += c;
+    }
+  }
   return escaped;
 }
 

@@ -1,5 +1,3 @@
-// Values are drawn once for each scale; a tensor reads them round and round, from a place of its own. That
-// makes a model as fast as memory can be copied.
 #include "inspect/shapes.h"
 
 #include <algorithm>
@@ -11,7 +9,6 @@
 #include "ops/philox.h"
 
 namespace quire {
-
 namespace {
 
 // From the config.json files of Qwen, meta-llama, mistralai, openai-community, openbmb, ibm-granite,
@@ -170,6 +167,9 @@ std::vector<Shape> read_shapes() {
   }
   return shapes;
 }
+
+// Random weights: values are drawn once for each scale; a tensor reads them round and round, from a place of
+// its own. That makes a model as fast as memory can be copied.
 
 // Prime, so that no two rows of a matrix begin at the same place.
 constexpr std::int64_t kNumValues = 1'000'003;

@@ -13,7 +13,6 @@
 #include "base/json.h"
 
 namespace quire {
-
 namespace {
 
 constexpr TokenId kFirstTokenId = 256;

@@ -17,8 +17,6 @@
 
 namespace quire {
 
-// What a load generator sends to a server, and when.
-
 struct LoadRequest {
   RequestSize size;  // prompt_tokens 0: as many as the text has
   std::string text;  // of the prompt, unless it has token ids

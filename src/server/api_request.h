@@ -80,15 +80,16 @@ void check_sampling(const SamplingParams& params, const ServedModel& model);
 
 // Leaves the first tokens, or the last ones.
 void cut_tokens(std::vector<TokenId>& tokens, std::int64_t kept, bool keeps_beginning);
-// What a request's text must be, in the words of OpenAI (response_format), vLLM (structured_outputs, and
-// guided_json and the like before), llama.cpp (grammar, json_schema) and SGLang (regex, ebnf,
-// structural_tag); null: nothing. ApiError that names the field. What a source says is looked at when it is
-// compiled.
-std::shared_ptr<const StructuredOutputs> read_structured_outputs(const JsonFields& fields);
 // truncate_prompt_tokens and truncation_side.
 void read_truncation(const JsonFields& fields, ApiRequest& request);
 // Cuts the prompt as they say. ApiError where the context has no room for so many beside the output.
 void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, const ServedModel& model);
+
+// What a request's text must be, in the words of OpenAI (response_format), vLLM (structured_outputs, and
+// guided_json and the like before), llama.cpp (grammar, json_schema) and SGLang (regex, ebnf,
+// structural_tag); null: nothing. ApiError that names the field. What a source says is looked at when it is
+// compiled (structured_fields.cpp).
+std::shared_ptr<const StructuredOutputs> read_structured_outputs(const JsonFields& fields);
 
 // ApiError unless the KV cache can hold a prompt of so many tokens.
 void check_cache_holds(std::int64_t tokens, const ServedModel& model);

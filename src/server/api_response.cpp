@@ -56,7 +56,7 @@ OrderedJson chat_token(const TokenLogprob& token, const TokenNames& names) {
 
 }  // namespace
 
-Usage usage_of(std::span<const RequestOutput> requests) {
+Usage usage_of(Outputs requests) {
   Usage usage;
   for (const RequestOutput& request : requests) {
     usage.prompt_tokens += std::ssize(request.prompt_token_ids);
@@ -91,7 +91,7 @@ OrderedJson usage_json(const Usage& usage) {
   return json;
 }
 
-Timings timings_of(std::span<const RequestOutput> requests) {
+Timings timings_of(Outputs requests) {
   TimePoint arrival = TimePoint::max();
   TimePoint scheduled = TimePoint::max();
   TimePoint first_token = TimePoint::max();

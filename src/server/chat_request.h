@@ -35,7 +35,7 @@ OrderedJson function_tool(OrderedJson function, const std::string& id = {});
 // What templates take for no text.
 constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
 
-// To a text, or to nothing: null.
+// Appends to a JSON text; null counts as an empty one.
 void append_text(OrderedJson& to, const std::string& text);
 // The text of a template message, in either format; of several parts, the last.
 std::string text_of(const OrderedJson& template_message);

@@ -13,7 +13,6 @@
 #include "base/error.h"
 
 namespace quire {
-
 namespace {
 
 constexpr TokenId kEndToken = std::numeric_limits<TokenId>::max();  // ends every sequence

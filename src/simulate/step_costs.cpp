@@ -13,7 +13,6 @@
 #include "inspect/bench.h"
 
 namespace quire {
-
 namespace {
 
 constexpr int kVersion = 1;

@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "tokenizer/chat_template.h"
+#include "tokenizer/jinja_limits.h"
 #include "tokenizer/jinja_text.h"
 
 namespace quire::jinja {

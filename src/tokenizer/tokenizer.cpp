@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "tokenizer/chat_template.h"
+#include "tokenizer/text_piece.h"
 #include "tokenizer/text_steps.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocabulary.h"
 
 namespace quire {
-
 namespace {
 
 constexpr std::size_t kMaxSurrounding = 1024;  // tokens
