@@ -243,6 +243,9 @@ TEST_P(ClusterAttentionTest, LeavesWhatItDoesNotComputeToOthers) {
   const auto nothing = [](auto&...) {};
   EXPECT_TRUE(supports({8, 2, 128, 16}, 3, nothing));
   EXPECT_FALSE(supports({8, 2, 128, 16}, 200, nothing));
+  context_.shared_bytes = 48 << 10;  // of a GPU that has less
+  EXPECT_FALSE(supports({8, 2, 128, 16}, 3, nothing));
+  context_ = make_context(0);
   EXPECT_FALSE(supports({8, 2, 72, 16}, 3, nothing));
   EXPECT_FALSE(supports({8, 2, 128, 16}, 3, [](auto& input, auto&...) { input.norm_after_rotary = true; }));
   EXPECT_FALSE(supports({8, 2, 128, 16}, 3, [](auto& input, auto&...) { input.num_kv_heads = 0; }));

@@ -328,19 +328,35 @@ void launch_cluster(const LaunchContext& context, const ClusterArgs<T>& args, in
                   static_cast<unsigned>(args.cluster), dim3(Sizes::kThreads), Sizes::kBytes, args);
 }
 
-template <typename T, int kDim>
-void launch_cluster(const LaunchContext& context, const ClusterArgs<T>& args, int num_sequences) {
-  args.split.head_tiles == 1 ? launch_cluster<T, kDim, 1>(context, args, num_sequences)
-                             : launch_cluster<T, kDim, 2>(context, args, num_sequences);
+// Calls f.template operator()<kDim, kHeadTiles>() with a head size of has_fast_attention.
+template <typename F>
+void dispatch_heads(int head_dim, int head_tiles, F&& f) {
+  const auto with_dim = [&]<int kDim>() {
+    head_tiles == 1 ? f.template operator()<kDim, 1>() : f.template operator()<kDim, 2>();
+  };
+  switch (head_dim) {
+    case 64:
+      return with_dim.template operator()<64>();
+    case 80:
+      return with_dim.template operator()<80>();
+    case 96:
+      return with_dim.template operator()<96>();
+    case 128:
+      return with_dim.template operator()<128>();
+    case 256:
+      return with_dim.template operator()<256>();
+    default:
+      check(cudaErrorInvalidValue, "cluster attention: head size");
+  }
 }
 
-// Blocks of threads for each of so many items; 0: too many for clusters. One block on every multiprocessor at
-// most, since more of them keep the next kernel's out; but two are better than one that is alone with its
-// item.
+// Blocks of threads for each of so many items; 0: there are none, or too many for clusters. One block on
+// every multiprocessor at most, since more of them keep the next kernel's out; but two are better than one
+// that is alone with its item.
 int cluster_of(const LaunchContext& context, int items) {
   int cluster = kMaxCluster;
   while (cluster > 2 && items * cluster > context.num_sms) cluster /= 2;
-  return items * cluster <= kBlocksOfSm * context.num_sms ? cluster : 0;
+  return items > 0 && items * cluster <= kBlocksOfSm * context.num_sms ? cluster : 0;
 }
 
 int window_of(const AttentionScores& scores) { return scores.window == 0 ? INT_MAX : scores.window; }
@@ -360,8 +376,12 @@ bool cluster_attention_supports(const LaunchContext& context, const AttentionInp
       !splits_into(cache.values, 8) || !heads_split_into(input, cache, kWidth))
     return false;
   if (std::min(batch.max_seq_len, window_of(scores)) > kMaxPositions) return false;
-  const int group = input.num_heads / input.num_kv_heads;
-  return cluster_of(context, batch.num_sequences * input.num_kv_heads * ceil_div(group, 16)) > 0;
+  const HeadSplit split(input.num_heads, input.num_kv_heads);
+  unsigned bytes = 0;  // some GPUs have but 99 KB
+  dispatch_heads(input.head_dim, split.head_tiles,
+                 [&]<int kDim, int kHeadTiles>() { bytes = Sizes<BFloat16, kDim, kHeadTiles>::kBytes; });
+  return bytes <= static_cast<unsigned>(context.shared_bytes) &&
+         cluster_of(context, batch.num_sequences * input.num_kv_heads * split.parts) > 0;
 }
 
 void cluster_attention(const LaunchContext& context, const Tensor& out, const AttentionInput& input,
@@ -384,20 +404,9 @@ void cluster_attention(const LaunchContext& context, const Tensor& out, const At
         .split = split,
         .scale = ScoreScale(scores),
         .sinks = scores.sinks.data_as<const float>()};
-    switch (input.head_dim) {
-      case 64:
-        return launch_cluster<T, 64>(context, args, batch.num_sequences);
-      case 80:
-        return launch_cluster<T, 80>(context, args, batch.num_sequences);
-      case 96:
-        return launch_cluster<T, 96>(context, args, batch.num_sequences);
-      case 128:
-        return launch_cluster<T, 128>(context, args, batch.num_sequences);
-      case 256:
-        return launch_cluster<T, 256>(context, args, batch.num_sequences);
-      default:
-        check(cudaErrorInvalidValue, "cluster attention: head size");
-    }
+    dispatch_heads(input.head_dim, split.head_tiles, [&]<int kDim, int kHeadTiles>() {
+      launch_cluster<T, kDim, kHeadTiles>(context, args, batch.num_sequences);
+    });
   };
   input.qkv.dtype() == DType::kBF16 ? run.template operator()<BFloat16>()
                                     : run.template operator()<Float16>();
