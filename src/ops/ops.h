@@ -40,8 +40,9 @@ class LinearWeights {
 // The key and value halves of a fused projection, and what is done to them before attention; see
 // Backend::rotate_and_store.
 struct AttentionInput {
-  Tensor
-      qkv;  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; its query columns are rewritten in place
+  // [tokens, (num_heads + 2 * num_kv_heads) * head_dim]; rotate_and_store rewrites its query columns in
+  // place.
+  Tensor qkv;
   Tensor q_norm;       // [head_dim], or undefined: no norm
   Tensor k_norm;       // [head_dim], or undefined: no norm
   Tensor v_norm = {};  // [head_dim], or undefined: no norm
@@ -200,7 +201,9 @@ class Backend : public Device {
   // Blocks wholly before the window of every query are not read, nor are their entries of the block table.
   virtual void attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                          const AttentionBatch& batch, const AttentionScores& scores);
-  // rotate_and_store, then attention of its queries, which it may leave as they were.
+  // rotate_and_store, then attention of its queries, which it may leave as they were. The cache may be
+  // read ahead of ops in front: what has written it, and the batch, was queued before a graph, a copy or
+  // take_sampled_tokens that lies between.
   virtual void self_attention(const Tensor& out, const AttentionInput& input, const KvCacheLayer& cache,
                               const AttentionBatch& batch, const AttentionScores& scores) {
     rotate_and_store(input, cache, batch);

@@ -76,6 +76,7 @@ void BatchBuilder::build_tokens(const StepPlan& plan, StagingArea& staging, cons
   }
   QUIRE_CHECK(token == static_cast<std::size_t>(plan.num_tokens));
   if (bounds.rows > 0) {  // what may become of it in a graph
+    QUIRE_CHECK(batch.max_query_len <= 1 && batch.max_seq_len <= bounds.seq_len);
     batch.max_query_len = 1;
     batch.max_seq_len = bounds.seq_len;
   }

@@ -8,7 +8,7 @@ namespace {
 // The attention of few sequences that are short may be another kernel's (Backend::self_attention): steps of
 // up to so many have a graph for short ones, too.
 constexpr int kFewRows = 16;
-constexpr int kShortLen = 2048;
+constexpr int kShortLen = 2048;  // what CUDA's cluster_attention takes
 
 std::vector<StepBounds> bounds_up_to(const StepBounds& largest) {
   // Each number where a step is short and padding would show, then coarser.

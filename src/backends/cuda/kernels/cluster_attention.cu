@@ -4,10 +4,10 @@
 // A cluster of blocks of threads takes the query heads of one KV head of one sequence, up to 16. All that
 // earlier steps left in the cache does not depend on the kernel in front: while that runs, the cluster's
 // warps copy their tiles of 16 tokens to shared memory, the first kStages of each warp, which are all of them
-// in a short context. (The step's first kernel ends before any of them begins, and with it what was copied in
-// the cache, and the tables were written before.) Once it has ended, each block prepares the queries, the one
-// with the last tile also the new key and value, and the warps multiply. Their sums are added up by block,
-// and sent to the block of the cluster that writes those columns.
+// in a short context. (The step's first kernel, take_sampled_tokens, lets no other begin before all in front
+// of it has ended, and with it what wrote the cache and its tables.) Then each block prepares the queries,
+// the one with the last tile also the new key and value, and the warps multiply. Their sums are added up by
+// block, and sent to the block of the cluster that writes those columns.
 //
 // Tensor cores take 16 tokens by 8 query heads, as in decode_attention.cu, which is the better one for many
 // sequences: there every block of threads has the same number of tiles, whatever the lengths.
@@ -23,10 +23,11 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kWidth = 4;             // elements of a vector
-constexpr int kMaxCluster = 8;        // blocks that any device with clusters takes
+constexpr int kMaxCluster = 8;        // blocks: the portable size
 constexpr int kBlocksOfSm = 2;        // that are wanted at most
 constexpr int kRingBytes = 64 << 10;  // of a block
-// That a query sees. Of more, decode_attention.cu's even shares are faster.
+// That a query sees. Of more, decode_attention.cu's even shares are faster. decode_graphs.cpp has graphs for
+// as many.
 constexpr int kMaxPositions = 2048;
 
 template <typename T>
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
   admit_next_kernel();
   const Item item(args);
   const int seq_len = args.lengths[item.sequence];
-  if (seq_len == 0) return;  // no block of the cluster has anything to do
+  if (seq_len == 0) return wait_for_kernels();  // no block of the cluster has anything to do
   hopper::arrive_relaxed_at_cluster();
   const int rank = static_cast<int>(blockIdx.x) % args.cluster;
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
@@ -372,8 +373,8 @@ bool cluster_attention_supports(const LaunchContext& context, const AttentionInp
   if (input.num_kv_heads == 0 || input.q_scale.defined() || input.norm_after_rotary) return false;
   const auto block_size = static_cast<unsigned>(cache.keys.dim(2));
   if (cache.code != CacheCode::kNone || !std::has_single_bit(block_size) || block_size < 8) return false;
-  if (cache.keys.stride(2) != input.head_dim || !splits_into(cache.keys, 8) ||
-      !splits_into(cache.values, 8) || !heads_split_into(input, cache, kWidth))
+  if (cache.keys.stride(2) != input.head_dim || cache.values.stride(2) != input.head_dim ||
+      !splits_into(cache.keys, 8) || !splits_into(cache.values, 8) || !heads_split_into(input, cache, kWidth))
     return false;
   if (std::min(batch.max_seq_len, window_of(scores)) > kMaxPositions) return false;
   const HeadSplit split(input.num_heads, input.num_kv_heads);

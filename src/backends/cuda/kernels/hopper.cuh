@@ -9,7 +9,7 @@
 #include "backends/cuda/kernels/mma.cuh"
 
 // Hopper's warpgroup matrix instructions, its copies of whole boxes of a tensor, and the barriers in shared
-// memory between them. For code compiled for sm_90a alone.
+// memory between them. For code compiled for sm_90a alone, but for what says otherwise.
 namespace quire::cuda::hopper {
 
 // --- Barriers in shared memory: a phase ends with its last arrival and its last expected byte. ---

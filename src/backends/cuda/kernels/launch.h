@@ -30,8 +30,10 @@ bool is_hopper();
 #ifdef __CUDACC__
 // Kernels of one launch() overlap where overlaps_kernels(). What every kernel owes for that: it calls
 // wait_for_kernels() before it reads what a kernel before it wrote and before it writes anything, in every
-// thread that does either; and it calls admit_next_kernel() at its start, since the next one waits for its
-// end all the same, or after its own wait, if the next one reads ahead what the one before has written.
+// thread that does either, and in some thread of every launch, since the next one takes its end for that of
+// all before it; and it calls admit_next_kernel() at its start, since the next one waits for its end all the
+// same, or after its own wait, if kernels behind it read ahead what was written in front of it. That one is
+// fill_tokens, the first of a step.
 __device__ inline void wait_for_kernels() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
