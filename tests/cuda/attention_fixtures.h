@@ -54,6 +54,22 @@ class AttentionTest : public DeviceTest, public ::testing::WithParamInterface<st
 };
 inline const auto kCaches = ::testing::Values(CacheCode::kNone, CacheCode::kE4m3, CacheCode::kE5m2);
 
+// A contiguous tensor's values, row by row.
+inline std::vector<float> widen(const Tensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+  convert(tensor.dtype(), tensor.data(), DType::kF32, values.data(), values.size());
+  return values;
+}
+
+// The part of a cache on the device that `part` is of the host's, whose memory begins at `host`.
+inline Tensor on_device(const Tensor& part, const void* host, const DeviceTensor& memory) {
+  if (!part.defined()) return {};
+  auto* data = memory.tensor().data_as<std::byte>() +
+               (part.data_as<std::byte>() - static_cast<const std::byte*>(host));
+  return Tensor(data, part.dtype(), {part.dim(0), part.dim(1), part.dim(2), part.dim(3)}, DeviceKind::kCuda)
+      .with_strides({part.stride(0), part.stride(1), part.stride(2), 1});
+}
+
 // A paged batch, its queries and its result, on the host and on the device. Entries of the block table that
 // no query sees name a block far outside of the cache.
 class DeviceAttention {
@@ -176,11 +192,7 @@ class DeviceAttention {
     return Tensor(keys.data(), DType::kU8, {keys.dim(0) * keys.stride(0) * size});
   }
   Tensor on_device(const Tensor& part) const {
-    if (!part.defined()) return {};
-    auto* data = memory_.tensor().data_as<std::byte>() +
-                 (part.data_as<std::byte>() - host_cache().keys.data_as<std::byte>());
-    return Tensor(data, part.dtype(), {part.dim(0), part.dim(1), part.dim(2), part.dim(3)}, DeviceKind::kCuda)
-        .with_strides({part.stride(0), part.stride(1), part.stride(2), 1});
+    return testing::on_device(part, host_cache().keys.data(), memory_);
   }
   std::int32_t starts(int s) const { return paged_.batch.query_starts.data_as<std::int32_t>()[s]; }
   static int total_tokens(const std::vector<PagedBatch::Span>& spans) {
@@ -196,11 +208,6 @@ class DeviceAttention {
   static Tensor tables_of(PagedBatch& paged, int window) {
     if (window > 0) paged.drop_blocks_before(window);
     return paged.batch.block_tables;
-  }
-  static std::vector<float> widen(const Tensor& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-    convert(tensor.dtype(), tensor.data(), DType::kF32, values.data(), values.size());
-    return values;
   }
 
   mutable std::mt19937 unused_{0};

@@ -14,6 +14,7 @@ using testing::Matrix;
 using testing::PagedBatch;
 using testing::PagedShape;
 using testing::row_error;
+using testing::widen;
 
 struct Wishes {
   int window = 0;
@@ -85,14 +86,9 @@ class Step {
     return scores;
   }
   KvCacheLayer cache() const {
-    const auto on_device = [&](const Tensor& part) {
-      auto* data = memory_.tensor().data_as<std::byte>() +
-                   (part.data_as<std::byte>() - paged_.memory().tensor().data_as<std::byte>());
-      return Tensor(data, part.dtype(), {part.dim(0), part.dim(1), part.dim(2), part.dim(3)},
-                    DeviceKind::kCuda)
-          .with_strides({part.stride(0), part.stride(1), part.stride(2), 1});
-    };
-    return {on_device(paged_.cache.keys), on_device(paged_.cache.values)};
+    const void* const host = paged_.memory().tensor().data();
+    return {testing::on_device(paged_.cache.keys, host, memory_),
+            testing::on_device(paged_.cache.values, host, memory_)};
   }
   const Tensor& out() const { return device_out_.tensor(); }
 
@@ -125,11 +121,6 @@ class Step {
     std::vector<PagedBatch::Span> spans;
     for (const int context : contexts) spans.push_back({context, 1});
     return spans;
-  }
-  static std::vector<float> widen(const Tensor& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-    convert(tensor.dtype(), tensor.data(), DType::kF32, values.data(), values.size());
-    return values;
   }
 
   PagedShape shape_;

@@ -115,5 +115,27 @@ TEST_F(DecodeGraphTest, APaddedGraphGivesTheSameTokens) {
   EXPECT_EQ(replayed, run(*make_runner(false), 19, alive));
 }
 
+// Few sequences have a graph for short ones, too; many have one.
+TEST_F(DecodeGraphTest, TheSmallestGraphThatHoldsTheRowsAndTheLengthIsTaken) {
+  DecodeGraphs graphs;
+  graphs.capture(backend_, {24, 5000}, [](const StepBounds&) { return [] { return StepOutputs{}; }; });
+  const auto bounds_of = [&](int rows, int longest) {
+    StepPlan plan;
+    for (int i = 0; i < rows; ++i) {
+      SequencePlan& span = plan.sequences.emplace_back();
+      span.num_tokens = 1;
+      span.first_position = i == rows / 2 ? longest - 1 : 0;
+    }
+    const DecodeGraphs::DecodeGraph* graph = graphs.find(plan);
+    return graph == nullptr ? std::pair(0, 0) : std::pair(graph->bounds.rows, graph->bounds.seq_len);
+  };
+  EXPECT_EQ(bounds_of(1, 1), std::pair(1, 2048));
+  EXPECT_EQ(bounds_of(3, 2048), std::pair(3, 2048));
+  EXPECT_EQ(bounds_of(3, 2049), std::pair(3, 5000));
+  EXPECT_EQ(bounds_of(16, 2048), std::pair(16, 2048));
+  EXPECT_EQ(bounds_of(17, 5), std::pair(24, 5000));
+  EXPECT_EQ(bounds_of(25, 5), std::pair(0, 0));
+}
+
 }  // namespace
 }  // namespace quire
