@@ -60,7 +60,9 @@ int Replay::show_state(const Recording& recording, const Replayer& replayer) con
   if (replayer.step() < *at) fail("{}: it has {} steps, not {}", file, replayer.step(), *at);
   RecordedPlan plan;
   plan.step = at;
-  recording.read(plan, [&](std::uint64_t /*time*/) { return plan.text.empty(); });
+  RecordingReader reader(recording);
+  while (reader.next(plan) && plan.text.empty()) {
+  }
   print_text(stdout, "{}\n{}", plan.text, to_text(replayer.scheduler()));
   return 0;
 }
@@ -85,24 +87,22 @@ int Replay::run() const {
   const Recording recording(file);
   if (!recording.info().from_start) return show_part(recording);
   Replayer replayer(recording.info().scheduler);
-  std::uint64_t last_time = 0;
-  const bool whole = recording.read(replayer, [&](std::uint64_t time) {
-    last_time = time;
-    return !replayer.difference() && (!at || replayer.step() < *at);
-  });
+  RecordingReader reader(recording);
+  while (reader.next(replayer) && !replayer.difference() && (!at || replayer.step() < *at)) {
+  }
   const auto& difference = replayer.difference();
   if (at && !difference) return show_state(recording, replayer);
-  const double seconds = static_cast<double>(last_time) / 1e6;
+  const double seconds = static_cast<double>(reader.time()) / 1e6;
   if (json)
     print_json_line({{"model", recording.info().model},
                      {"requests", replayer.num_requests()},
                      {"steps", replayer.step()},
                      {"seconds", seconds},
                      {"tokens", replayer.num_tokens()},
-                     {"whole", whole},
+                     {"whole", reader.ended()},
                      {"differs_at", difference ? OrderedJson(difference->step) : OrderedJson()}});
   else
-    print_summary(recording, replayer, seconds, whole);
+    print_summary(recording, replayer, seconds, reader.ended());
   return difference ? kFailed : 0;
 }
 

@@ -150,10 +150,10 @@ std::span<const std::byte> Recording::next_chunk(std::size_t& at) const {
   return chunk;
 }
 
-bool Recording::read(SchedulerObserver& to, const std::function<bool(std::uint64_t)>& after) const {
+bool Recording::read(SchedulerObserver& to) const {
   RecordingReader reader(*this);
-  while (reader.next(to))
-    if (after && !after(reader.time())) return false;
+  while (reader.next(to)) {
+  }
   return reader.ended();
 }
 

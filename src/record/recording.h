@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,10 +44,9 @@ class Recording {
   Recording(std::vector<std::byte> bytes, const std::string& where);
 
   const RecordingInfo& info() const { return info_; }
-  // Tells `to` of one event after the other, and then calls `after` with its time in microseconds; where that
-  // is false, nothing more is read. Returns whether the recording was read to an end that was written: it was
-  // not cut off. Error where a chunk is broken.
-  bool read(SchedulerObserver& to, const std::function<bool(std::uint64_t time)>& after = {}) const;
+  // Tells `to` of all events. Returns whether the recording is whole: it has an end that was written. Error
+  // where a chunk is broken.
+  bool read(SchedulerObserver& to) const;
 
  private:
   friend class RecordingReader;
@@ -71,8 +69,10 @@ class RecordingReader {
 
   // Tells `to` of the next event. False: there is none. Error where a chunk is broken.
   bool next(SchedulerObserver& to);
-  std::uint64_t time() const { return events_.time(); }  // of the last event, also while it is told
-  bool ended() const { return events_.ended(); }         // the recording is whole
+  // Of the last event, also while it is told: microseconds, and seconds.
+  std::uint64_t time() const { return events_.time(); }
+  double seconds() const { return static_cast<double>(time()) * 1e-6; }
+  bool ended() const { return events_.ended(); }  // the recording is whole
 
  private:
   const Recording& recording_;

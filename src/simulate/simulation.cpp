@@ -21,9 +21,11 @@ class ArrivalReader final : public SchedulerObserver {
  public:
   std::vector<Arrival> arrivals;
 
-  // An event has been told, and was then.
-  void at(double time) {
-    for (; timed_ < arrivals.size(); ++timed_) arrivals[timed_].seconds = time;
+  explicit ArrivalReader(const Recording& recording) : reader_(recording) {
+    while (reader_.next(*this)) {
+    }
+    // Those that have not ended do so with the next token.
+    for (const auto& [id, place] : places_) append(id, kEndToken);
   }
 
   void added(const SequenceRequest& request) override {
@@ -32,11 +34,11 @@ class ArrivalReader final : public SchedulerObserver {
     for (std::size_t i = 0; i < num_outputs; ++i) places_[request.id + i] = {arrivals.size(), i};
     auto copy = std::make_shared<SequenceRequest>(request);
     copy->sampling.stop_ids.push_back(kEndToken);
-    arrivals.emplace_back().request = std::move(copy);
+    arrivals.push_back({.seconds = reader_.seconds(), .request = std::move(copy)});
     arrivals.back().outputs.resize(num_outputs);
   }
   void aborted(SequenceId id) override {
-    if (places_.erase(id) > 0) arrivals.emplace_back().aborted = id;
+    if (places_.erase(id) > 0) arrivals.push_back({.seconds = reader_.seconds(), .aborted = id});
   }
   void planned(const StepPlan* /*plan*/, std::span<const PlanningFailure> failures) override {
     for (const PlanningFailure& failure : failures) aborted(failure.id);
@@ -54,11 +56,6 @@ class ArrivalReader final : public SchedulerObserver {
   }
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { foreseen_.clear(); }
 
-  // Those that have not ended do so with the next token.
-  void close() {
-    for (const auto& [id, place] : places_) append(id, kEndToken);
-  }
-
  private:
   struct Place {
     std::size_t arrival = 0, output = 0;
@@ -75,9 +72,9 @@ class ArrivalReader final : public SchedulerObserver {
     if (update.finish != FinishReason::kNone) places_.erase(update.id);
   }
 
+  RecordingReader reader_;
   std::map<SequenceId, Place> places_;  // of those that have not ended
   std::set<SequenceId> foreseen_;       // what their newest step samples
-  std::size_t timed_ = 0;
 };
 
 std::shared_ptr<SequenceRequest> make_request(const GeneratedLoad& load, std::size_t index, SequenceId id) {
@@ -261,13 +258,7 @@ std::vector<Arrival> recorded_arrivals(const Recording& recording, int block_siz
   if (!info.with_tokens && block_size % recorded != 0)
     fail("the recording knows which blocks of {} tokens are equal, and nothing of blocks of {}", recorded,
          block_size);
-  ArrivalReader reader;
-  recording.read(reader, [&reader](std::uint64_t time) {
-    reader.at(1e-6 * static_cast<double>(time));
-    return true;
-  });
-  reader.close();
-  return std::move(reader.arrivals);
+  return std::move(ArrivalReader(recording).arrivals);
 }
 
 Arrivals replay(std::span<const Arrival> arrivals) {

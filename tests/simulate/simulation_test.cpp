@@ -238,11 +238,9 @@ TEST(TraceTest, AtTheRecordedTimesTheRecordedPlansAreMade) {
   record_engine(path);
   const Recording recording{std::filesystem::path(path)};
   Plans recorded;
-  recording.read(recorded, [&](std::uint64_t time) {
-    if (recorded.times.size() < recorded.plans.size())
-      recorded.times.push_back(1e-6 * static_cast<double>(time));
-    return true;
-  });
+  RecordingReader reader(recording);
+  while (reader.next(recorded))
+    if (recorded.times.size() < recorded.plans.size()) recorded.times.push_back(reader.seconds());
   ASSERT_GT(recorded.plans.size(), 100U);
   EXPECT_GT(recorded.num_preempted, 0U);
   EXPECT_GT(recorded.num_hits, 0U);
