@@ -6,11 +6,13 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "inspect/bench.h"
 
 namespace quire {
 namespace {
@@ -47,7 +49,6 @@ LoadRequest parse_line(std::string_view text, const std::string& where) {
   return request;
 }
 
-using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLongestWait{100};  // until an interruption is noticed
 
 std::vector<std::string> headers_of(const std::string& api_key) {
@@ -58,8 +59,8 @@ std::vector<std::string> headers_of(const std::string& api_key) {
 
 // Reads the answer into the timeline, in seconds since `start`. The timeline is there until on_done.
 void send_request(HttpClient& client, const LoadTarget& target, std::string body, RequestTimeline& timeline,
-                  Clock::time_point start, std::function<void()> on_done) {
-  const auto now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+                  BenchClock::time_point start, std::function<void()> on_done) {
+  const auto now = [start] { return seconds_between(start, BenchClock::now()); };
   const auto reader = std::make_shared<AnswerReader>(timeline, target.form.stream);
   HttpCall call{.url = target.url, .headers = headers_of(target.api_key), .body = std::move(body)};
   call.on_bytes = [reader, now](int status, std::string_view bytes) {
@@ -91,7 +92,7 @@ class Load {
   }
 
   LoadResult run() {
-    start_ = Clock::now();
+    start_ = BenchClock::now();
     while (num_ended_ < timelines_.size() && !(options_.interrupted && options_.interrupted())) {
       while (may_send() && arrivals_[num_sent_] <= now()) send();
       client_.poll(wait());
@@ -102,7 +103,7 @@ class Load {
   }
 
  private:
-  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double now() const { return seconds_between(start_, BenchClock::now()); }
 
   bool may_send() const {
     return num_sent_ < timelines_.size() && num_sent_ - num_ended_ < options_.max_concurrency;
@@ -130,7 +131,7 @@ class Load {
   std::vector<RequestTimeline> timelines_;
   std::size_t num_sent_ = 0;
   std::size_t num_ended_ = 0;
-  Clock::time_point start_;
+  BenchClock::time_point start_;
 };
 
 constexpr double kMsPerSecond = 1e3;
@@ -150,7 +151,7 @@ class ServerTurns final : public TurnRunner {
       ended_.push_back(std::move(turn));
     };
     send_request(client_, target_, request_body({{0, turn.output_tokens}, "", turn.prompt}, target_.form), *t,
-                 Clock::now(), take);
+                 BenchClock::now(), take);
   }
 
   std::vector<AgentTurn> wait() override {
@@ -163,11 +164,6 @@ class ServerTurns final : public TurnRunner {
   std::vector<AgentTurn> ended_;
   HttpClient client_;
 };
-
-double rate(std::int64_t amount, double seconds) {
-  return amount > 0 && seconds > 0 ? static_cast<double>(amount) / seconds
-                                   : std::numeric_limits<double>::quiet_NaN();
-}
 
 void add_latencies(const RequestTimeline& timeline, LoadFigures& figures) {
   figures.e2e_ms.push_back(kMsPerSecond * (timeline.end - timeline.sent));
@@ -205,16 +201,12 @@ std::vector<LoadRequest> random_requests(const RandomSizes& sizes, std::uint64_t
 
 std::vector<LoadRequest> read_dataset(const std::filesystem::path& file) {
   constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
-  const std::string text = read_text_file(file, kMaxBytes);
+  std::istringstream text(read_text_file(file, kMaxBytes));
   std::vector<LoadRequest> requests;
-  std::size_t number = 1;
-  for (std::size_t start = 0; start < text.size(); ++number) {
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    const std::string_view line = std::string_view(text).substr(start, end - start);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+  int number = 1;
+  for (std::string line; std::getline(text, line); ++number)
+    if (line.find_first_not_of(" \t\r") != std::string::npos)
       requests.push_back(parse_line(line, format_text("{}, line {}", file.string(), number)));
-    start = end + 1;
-  }
   if (requests.empty()) fail("{}: there are no requests in it", file.string());
   return requests;
 }
@@ -291,25 +283,21 @@ LoadFigures load_figures(const LoadResult& result) {
   return figures;
 }
 
-double LoadFigures::requests_per_s() const { return rate(static_cast<std::int64_t>(num_done), seconds); }
-double LoadFigures::prompt_tokens_per_s() const { return rate(prompt_tokens, seconds); }
-double LoadFigures::output_tokens_per_s() const { return rate(output_tokens, seconds); }
-double LoadFigures::total_tokens_per_s() const { return rate(prompt_tokens + output_tokens, seconds); }
+double LoadFigures::per_s(std::int64_t amount) const {
+  return amount > 0 && seconds > 0 ? static_cast<double>(amount) / seconds : std::nan("");
+}
 
 double mean(const std::vector<double>& values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (values.empty()) return std::nan("");
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 std::string first_model(const std::string& url, const std::string& api_key) {
   const std::string models_url = url + "/v1/models";
   const Json answer = parse_json(fetch({.url = models_url, .headers = headers_of(api_key)}), models_url);
-  if (answer.is_object() && answer.contains("data") && answer["data"].is_array() && !answer["data"].empty()) {
-    const Json& model = answer["data"].front();
-    if (model.is_object() && model.contains("id") && model["id"].is_string())
-      return model["id"].get<std::string>();
-  }
-  fail("{}: no model is listed there; name one with --model", models_url);
+  const Json id = answer.is_object() ? answer.value(Json::json_pointer("/data/0/id"), Json()) : Json();
+  if (!id.is_string()) fail("{}: no model is listed there; name one with --model", models_url);
+  return id.get<std::string>();
 }
 
 }  // namespace quire

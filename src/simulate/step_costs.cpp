@@ -1,7 +1,6 @@
 #include "simulate/step_costs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -172,10 +171,7 @@ std::vector<Round> make_rounds(const RuntimeConfig& config) {
 
 // Twice at least; those that take long only where there is time.
 void run_rounds(Engine& engine, const CostsOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto passed = [start] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  const auto passed = [start = BenchClock::now()] { return seconds_between(start, BenchClock::now()); };
   const auto total = static_cast<std::size_t>(std::ceil(options.seconds));
   std::vector<Round> rounds = make_rounds(engine.config());
   std::mt19937_64 random(0);

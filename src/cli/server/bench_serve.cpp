@@ -198,10 +198,10 @@ void BenchServe::print_table(const Run& run) const {
   print_figure(
       "done", format_text("{}", f.num_done),
       format_text("requests   in {:.2f} s, {} at once at most{}", f.seconds, f.peak_concurrency, others));
-  print_figure("requests", figure(f.requests_per_s(), 2), "a second");
-  print_figure("prompt", figure(f.prompt_tokens_per_s(), 1),
+  print_figure("requests", figure(f.per_s(f.num_done), 2), "a second");
+  print_figure("prompt", figure(f.per_s(f.prompt_tokens), 1),
                format_text("tokens/s   {} tokens", f.prompt_tokens));
-  print_figure("output", figure(f.output_tokens_per_s(), 1),
+  print_figure("output", figure(f.per_s(f.output_tokens), 1),
                format_text("tokens/s   {} tokens", f.output_tokens));
   for (const Latency& latency : kLatencies) {
     const std::vector<double>& values = f.*latency.values;
@@ -225,9 +225,9 @@ OrderedJson BenchServe::run_json(const Run& run) const {
                         {"peak_concurrency", f.peak_concurrency},
                         {"prompt_tokens", f.prompt_tokens},
                         {"output_tokens", f.output_tokens},
-                        {"requests_per_s", f.requests_per_s()},
-                        {"output_tokens_per_s", f.output_tokens_per_s()},
-                        {"total_tokens_per_s", f.total_tokens_per_s()}};
+                        {"requests_per_s", f.per_s(f.num_done)},
+                        {"output_tokens_per_s", f.per_s(f.output_tokens)},
+                        {"total_tokens_per_s", f.per_s(f.prompt_tokens + f.output_tokens)}};
   if (!max_concurrencies.empty()) object["max_concurrency"] = run.load.max_concurrency;
   for (const Latency& latency : kLatencies) {
     const std::vector<double>& values = f.*latency.values;
@@ -249,7 +249,7 @@ void BenchServe::write_plot(const std::vector<Run>& runs) const {
       if (values.empty()) continue;
       panel.points.push_back({by_rate ? format_text("{}", run.load.requests_per_s)
                                       : format_text("{}", run.figures.peak_concurrency),
-                              run.figures.output_tokens_per_s(), percentile(values, 0.5),
+                              run.figures.per_s(run.figures.output_tokens), percentile(values, 0.5),
                               percentile(values, 0.99)});
     }
     if (!panel.points.empty()) panels.push_back(std::move(panel));
