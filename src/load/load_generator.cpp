@@ -262,23 +262,15 @@ LoadFigures load_figures(const LoadResult& result) {
   figures.seconds = result.seconds;
   figures.peak_concurrency = peak_concurrency(result);
   for (const RequestTimeline& timeline : result.timelines) {
-    switch (timeline.state) {
-      case RequestTimeline::State::kUnsent:
-        break;
-      case RequestTimeline::State::kUnderWay:
-        ++figures.num_cancelled;
-        break;
-      case RequestTimeline::State::kFailed:
-        if (figures.num_failed++ == 0) figures.first_error = timeline.error;
-        break;
-      case RequestTimeline::State::kDone:
-        ++figures.num_done;
-        figures.num_without_usage += timeline.has_usage ? 0 : 1;
-        figures.prompt_tokens += timeline.prompt_tokens;
-        figures.output_tokens += timeline.output_tokens;
-        add_latencies(timeline, figures);
-        break;
-    }
+    using State = RequestTimeline::State;
+    if (timeline.state == State::kUnderWay) ++figures.num_cancelled;
+    if (timeline.state == State::kFailed && figures.num_failed++ == 0) figures.first_error = timeline.error;
+    if (timeline.state != State::kDone) continue;
+    ++figures.num_done;
+    figures.num_without_usage += timeline.has_usage ? 0 : 1;
+    figures.prompt_tokens += timeline.prompt_tokens;
+    figures.output_tokens += timeline.output_tokens;
+    add_latencies(timeline, figures);
   }
   return figures;
 }

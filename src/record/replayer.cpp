@@ -10,7 +10,6 @@
 namespace quire {
 namespace {
 
-constexpr std::array<const char*, Decision::kNumKinds> kKinds = {"admitted", "preempted", "cut", "waits"};
 constexpr std::array<const char*, Decision::kNumWhys> kWhys = {
     "",
     "no tokens left in the step",
@@ -25,24 +24,22 @@ constexpr std::array<const char*, Decision::kNumWhys> kWhys = {
     "a step was lost"};
 
 std::string to_text(const Decision& decision) {
-  const char* const kind = kKinds[static_cast<std::size_t>(decision.kind)];
   const char* const why = kWhys[static_cast<std::size_t>(decision.why)];
   switch (decision.kind) {
     case Decision::Kind::kAdmitted:
-      return format_text("  sequence {} {}, {} tokens of it computed\n", decision.sequence, kind,
+      return format_text("  sequence {} admitted, {} tokens of it computed\n", decision.sequence,
                          decision.count);
     case Decision::Kind::kPreempted:
-      return format_text("  sequence {} {} ({}), {} blocks saved\n", decision.sequence, kind, why,
+      return format_text("  sequence {} preempted ({}), {} blocks saved\n", decision.sequence, why,
                          decision.count);
     case Decision::Kind::kCut:
-      return format_text("  sequence {} {} by {} tokens ({})\n", decision.sequence, kind, decision.count,
-                         why);
+      return format_text("  sequence {} cut by {} tokens ({})\n", decision.sequence, decision.count, why);
     case Decision::Kind::kWaits:
       break;
   }
   const std::string lacks =
       decision.why == Decision::Why::kBlocks ? format_text("{} more ", decision.count) : "";
-  return format_text("  sequence {} {} for: {}{}\n", decision.sequence, kind, lacks, why);
+  return format_text("  sequence {} waits for: {}{}\n", decision.sequence, lacks, why);
 }
 
 std::string to_text(const char* what, std::span<const BlockCopy> copies) {

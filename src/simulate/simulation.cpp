@@ -134,9 +134,8 @@ class Simulation {
 
  private:
   struct Output {
-    double came = 0;  // when its request did
-    double last = 0;  // when its last token was there
-    bool has_token = false;
+    double came = 0;             // when its request did
+    std::optional<double> last;  // when its last token was there
     std::size_t num_sampled = 0;
     std::vector<TokenId> tokens;
   };
@@ -173,7 +172,7 @@ class Simulation {
     result_.prompt_tokens += request.prompt.size();
     arrival.outputs.resize(request.num_outputs);
     for (SequenceId id = request.id; std::vector<TokenId> & tokens : arrival.outputs)
-      outputs_[id++] = {.came = came, .tokens = std::move(tokens)};
+      outputs_[id++] = {.came = came, .last = {}, .tokens = std::move(tokens)};
   }
 
   // False: there is nothing to plan.
@@ -222,11 +221,10 @@ class Simulation {
 
   void book_token(Output& output) {
     ++result_.output_tokens;
-    if (output.has_token)
-      result_.itl.add(now_ - output.last);
+    if (output.last)
+      result_.itl.add(now_ - *output.last);
     else
       result_.ttft.add(now_ - output.came);
-    output.has_token = true;
     output.last = now_;
   }
 

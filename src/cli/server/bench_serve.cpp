@@ -113,7 +113,7 @@ struct BenchServe {
     const InterruptFlag flag;
     HttpClient client;
     prepare(client, target);
-    std::vector<Run> runs = plan_runs();
+    std::vector<Run> runs;
     const int code = measure(client, target, runs);
     if (json) {
       OrderedJson object = {{"url", target.url}, {"model", form.model}, {"runs", OrderedJson::array()}};
@@ -193,27 +193,21 @@ struct BenchServe {
     run_load(client, target, warmups, load);
   }
 
+  // Makes the runs, up to one in which nothing was done. Returns the exit code.
   int measure(HttpClient& client, const LoadTarget& target, std::vector<Run>& runs) const {
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      Run& run = runs[i];
-      if (interrupted()) {
-        runs.resize(i);
-        return kInterrupted;
-      }
+    for (Run& run : plan_runs()) {
+      if (interrupted()) break;
       const std::vector<LoadRequest> requests = make_requests(run.load.seed);
       run.figures = load_figures(run_load(client, target, requests, run.load));
       if (interrupted() && run.load.on_progress) print_text(stderr, "\n");  // after the bar
       if (!json) print_table(run);
-      if (run.figures.num_failed > 0) {
+      if (run.figures.num_failed > 0)
         print_text(stderr, "quire: {} of {} requests failed, the first with: {}\n", run.figures.num_failed,
                    requests.size(), run.figures.first_error);
-      }
-      if (interrupted() || run.figures.num_done == 0) {
-        runs.resize(i + 1);
-        return interrupted() ? kInterrupted : kFailed;
-      }
+      runs.push_back(std::move(run));
+      if (runs.back().figures.num_done == 0) break;
     }
-    return 0;
+    return interrupted() ? kInterrupted : runs.back().figures.num_done == 0 ? kFailed : 0;
   }
 
   void print_table(const Run& run) const {
@@ -227,10 +221,8 @@ struct BenchServe {
         "done", format_text("{}", f.num_done),
         format_text("requests   in {:.2f} s, {} at once at most{}", f.seconds, f.peak_concurrency, others));
     print_figure("requests", figure(f.per_s(f.num_done), 2), "a second");
-    print_figure("prompt", figure(f.per_s(f.prompt_tokens), 1),
-                 format_text("tokens/s   {} tokens", f.prompt_tokens));
-    print_figure("output", figure(f.per_s(f.output_tokens), 1),
-                 format_text("tokens/s   {} tokens", f.output_tokens));
+    for (const auto& [what, tokens] : {std::pair{"prompt", f.prompt_tokens}, {"output", f.output_tokens}})
+      print_figure(what, figure(f.per_s(tokens), 1), format_text("tokens/s   {} tokens", tokens));
     for (const Latency& latency : kLatencies) {
       const std::vector<double>& values = f.*latency.values;
       if (values.empty()) continue;
