@@ -102,9 +102,6 @@ struct ModelSource {
 
 void add_source_options(Flags flags, ModelSource& source);
 
-// Whether that is a hub id: what exists on disk never is.
-bool is_hub_model(const std::string& model);
-
 // Of `quire serve` (cli/server/serve_flags.cpp).
 
 // --config FILE: YAML whose keys are the command's flags. To be added before them, so that it is read before

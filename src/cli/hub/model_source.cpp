@@ -52,8 +52,6 @@ class DownloadBar {
 
 }  // namespace
 
-bool is_hub_model(const std::string& model) { return quire::is_hub_model(model); }
-
 std::string ModelSource::find(const std::string& model, bool with_weights) const {
   if (!is_hub_model(model)) return model;
   std::optional<InterruptFlag> interrupt;

@@ -142,8 +142,6 @@ struct Serve : EngineOptions {
     service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
     if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
     if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
-    if (service.served_model_names.empty() && is_hub_model(config.model))
-      service.served_model_names = {config.model};  // not the folder's, which is a commit
     if (window) server::require_window();
     server::check_options(service);  // before the model is loaded
     given_defaults({}, config);
@@ -152,7 +150,10 @@ struct Serve : EngineOptions {
     std::atomic<bool> lost = false;  // the device, or a rank
     server::ApiServer http(server);
     print_text(stderr, "quire: loading the model; {} answers 503 until then\n", address(http.port()));
+    const std::string asked_for = config.model;
     ModelFiles files = open();
+    if (service.served_model_names.empty() && config.model != asked_for)
+      service.served_model_names = {asked_for};  // a hub id; the folder's name is a commit
     auto loaded = std::make_unique<Engine>(config, std::move(files));
     loaded->on_lost([&lost](const std::string& why) {
       print_text(stderr, "quire: stopping: {}\n", why);
