@@ -40,8 +40,7 @@ class Chat : public EngineOptions {
       std::cout << "> " << question << "\n";
       answer(question);
     }
-    for (std::string line; read_line(line);) {
-      if (!obey(line)) break;
+    for (std::string line; read_line(line) && obey(line);) {
     }
     return 0;
   }

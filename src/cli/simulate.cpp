@@ -18,8 +18,6 @@ namespace {
 constexpr const char* kSettings = "Settings";  // groups of options
 constexpr const char* kLoad = "Generated load";
 
-double output_rate(const SimulationResult& r) { return static_cast<double>(r.output_tokens) / r.seconds; }
-
 OrderedJson times_json(const Times& times) {
   return {{"mean", 1e3 * times.mean()},
           {"p50", 1e3 * times.percentile(0.5)},
@@ -40,7 +38,7 @@ OrderedJson run_json(const SchedulerConfig& config, const SimulationResult& r) {
           {"prompt_tokens", r.prompt_tokens},
           {"output_tokens", r.output_tokens},
           {"computed_tokens", r.computed_tokens},
-          {"output_tokens_per_s", output_rate(r)},
+          {"output_tokens_per_s", static_cast<double>(r.output_tokens) / r.seconds},
           {"ttft_ms", times_json(r.ttft)},
           {"itl_ms", times_json(r.itl)},
           {"e2e_ms", times_json(r.e2e)},
@@ -58,7 +56,7 @@ void print_header(const std::string& swept) {
              "seconds");
 }
 
-void print_row(const std::string& label, OrderedJson report) {
+void print_row(const std::string& label, OrderedJson& report) {
   print_text(stdout, "{:>16} {:>10}", label, figure(report["output_tokens_per_s"], 1));
   for (const auto& [name, width] : {std::pair{"ttft_ms", 9}, std::pair{"itl_ms", 8}})
     for (const char* const what : {"mean", "p50", "p99"})
@@ -149,29 +147,23 @@ struct Simulate {
     CLI::Option* swept = nullptr;
     OrderedJson report = {
         {"model", machine.model}, {"device", machine.device}, {"runs", OrderedJson::array()}};
-    std::vector<Run> runs;
+    OrderedJson& runs = report["runs"];
     for (const std::string& value : swept_values(swept)) {
       set(swept, value);
       SchedulerConfig config = defaults;
       configure(config, machine);
-      runs.push_back({value, simulate_once(machine, config, arrivals)});
-      OrderedJson& row = report["runs"].emplace_back(run_json(config, runs.back().result));
+      OrderedJson& row = runs.emplace_back(run_json(config, simulate_once(machine, config, arrivals)));
       if (swept != nullptr) row[swept->get_name()] = value;
       if (json) continue;
       if (runs.size() == 1) print_header(swept == nullptr ? "" : swept->get_name());
       print_row(value, row);
     }
     if (json) print_json_line(report);
-    if (!svg.empty()) write_svg(machine, runs);
+    if (!svg.empty()) write_svg(machine, swept, runs);
     return 0;
   }
 
  private:
-  struct Run {
-    std::string label;
-    SimulationResult result;
-  };
-
   // The values of --sweep, and the option that is to have one after the other; without it, one value and
   // none.
   std::vector<std::string> swept_values(CLI::Option*& option) {
@@ -259,15 +251,13 @@ struct Simulate {
     return simulate(options, generate(load));
   }
 
-  void write_svg(const MachineCosts& machine, const std::vector<Run>& runs) const {
+  void write_svg(const MachineCosts& machine, const CLI::Option* swept, OrderedJson& runs) const {
     std::vector<LatencyPanel> panels;
-    for (const auto& [name, times] :
-         {std::pair{"TTFT", &SimulationResult::ttft}, std::pair{"ITL", &SimulationResult::itl},
-          std::pair{"E2E", &SimulationResult::e2e}}) {
+    for (const auto& [name, key] : {std::pair{"TTFT", "ttft_ms"}, {"ITL", "itl_ms"}, {"E2E", "e2e_ms"}}) {
       panels.push_back({name, {}});
-      for (const auto& [label, result] : runs)
-        panels.back().points.push_back({label, output_rate(result), 1e3 * (result.*times).percentile(0.5),
-                                        1e3 * (result.*times).percentile(0.99)});
+      for (OrderedJson& row : runs)
+        panels.back().points.push_back({swept == nullptr ? "" : row[swept->get_name()],
+                                        row["output_tokens_per_s"], row[key]["p50"], row[key]["p99"]});
     }
     std::ofstream file(svg);
     file << latency_plot(format_text("{} on {}, simulated {}", machine.model, machine.device,

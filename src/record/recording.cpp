@@ -15,6 +15,8 @@ constexpr std::int64_t kMostBlocks = 1 << 28;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
+std::vector<std::byte> copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
+
 // Calls f with the key and the member of each number of a configuration.
 template <typename Config, typename F>
 void for_each_number(Config& config, const F& f) {
@@ -90,7 +92,7 @@ std::vector<std::byte> write_header(const RecordingInfo& info) {
   out.append(bytes_of(kRecordingMagic));
   out.fixed(static_cast<std::uint32_t>(text.size()));
   out.append(bytes_of(text));
-  return {out.bytes().begin(), out.bytes().end()};
+  return copy_of(out.bytes());
 }
 
 std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
@@ -98,17 +100,11 @@ std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
   out.fixed(static_cast<std::uint32_t>(chunk.size()));
   out.fixed(static_cast<std::uint32_t>(XXH32(chunk.data(), chunk.size(), 0)));
   out.append(chunk);
-  return {out.bytes().begin(), out.bytes().end()};
+  return copy_of(out.bytes());
 }
 
 Recording::Recording(const std::filesystem::path& path)
-    : Recording(
-          [&] {
-            const std::string text = read_text_file(path, kMostBytes);
-            const auto bytes = bytes_of(text);
-            return std::vector<std::byte>(bytes.begin(), bytes.end());
-          }(),
-          path.string()) {}
+    : Recording(copy_of(bytes_of(read_text_file(path, kMostBytes))), path.string()) {}
 
 Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
     : bytes_(std::move(bytes)), where_(where) {
