@@ -134,18 +134,6 @@ Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
   }
 }
 
-std::span<const std::byte> Recording::next_chunk(std::size_t& at) const {
-  ByteReader in(std::span<const std::byte>(bytes_).subspan(at));
-  if (in.num_left() < 2 * sizeof(std::uint32_t)) return {};
-  const auto size = in.fixed<std::uint32_t>(), checksum = in.fixed<std::uint32_t>();
-  if (size > in.num_left()) return {};
-  const auto chunk = in.take(size);
-  if (XXH32(chunk.data(), chunk.size(), 0) != checksum)
-    fail("the chunk at byte {} is not what was written", at);
-  at = bytes_.size() - in.num_left();
-  return chunk;
-}
-
 bool Recording::read(SchedulerObserver& to) const {
   RecordingReader reader(*this);
   while (reader.next(to)) {
@@ -153,9 +141,21 @@ bool Recording::read(SchedulerObserver& to) const {
   return reader.ended();
 }
 
+std::span<const std::byte> RecordingReader::next_chunk() {
+  ByteReader in(std::span(recording_.bytes_).subspan(at_));
+  if (in.num_left() < 2 * sizeof(std::uint32_t)) return {};
+  const auto size = in.fixed<std::uint32_t>(), checksum = in.fixed<std::uint32_t>();
+  if (size > in.num_left()) return {};
+  const auto chunk = in.take(size);
+  if (XXH32(chunk.data(), chunk.size(), 0) != checksum)
+    fail("the chunk at byte {} is not what was written", at_);
+  at_ = recording_.bytes_.size() - in.num_left();
+  return chunk;
+}
+
 bool RecordingReader::next(SchedulerObserver& to) try {
   while (!events_.read(to)) {
-    const auto chunk = recording_.next_chunk(at_);
+    const auto chunk = next_chunk();
     if (chunk.empty()) return false;
     events_.begin(chunk);
   }

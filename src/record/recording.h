@@ -51,10 +51,6 @@ class Recording {
  private:
   friend class RecordingReader;
 
-  // The chunk at `at`, which goes behind it; empty: there is none that is whole. Error where it is not what
-  // was written.
-  std::span<const std::byte> next_chunk(std::size_t& at) const;
-
   std::vector<std::byte> bytes_;
   std::string where_;
   std::size_t first_chunk_ = 0;
@@ -75,9 +71,12 @@ class RecordingReader {
   bool ended() const { return events_.ended(); }  // the recording is whole
 
  private:
+  // Empty: there is none that is whole. Error where it is not what was written.
+  std::span<const std::byte> next_chunk();
+
   const Recording& recording_;
   EventReader events_;
-  std::size_t at_;
+  std::size_t at_;  // the next chunk
 };
 
 }  // namespace quire

@@ -25,20 +25,19 @@ class ArrivalReader final : public SchedulerObserver {
     while (reader_.next(*this)) {
     }
     // Those that have not ended do so with the next token.
-    for (const auto& [id, place] : places_) append(id, kEndToken);
+    for (const auto& [id, tokens] : outputs_) tokens->push_back(kEndToken);
   }
 
   void added(const SequenceRequest& request) override {
     if (request.beam_width > 0) fail("sequence {} is a beam search, which is not simulated", request.id);
-    const auto num_outputs = static_cast<std::size_t>(request.num_outputs);
-    for (std::size_t i = 0; i < num_outputs; ++i) places_[request.id + i] = {arrivals.size(), i};
     auto copy = std::make_shared<SequenceRequest>(request);
     copy->sampling.stop_ids.push_back(kEndToken);
     arrivals.push_back({.seconds = reader_.seconds(), .request = std::move(copy)});
-    arrivals.back().outputs.resize(num_outputs);
+    arrivals.back().outputs.resize(static_cast<std::size_t>(request.num_outputs));
+    for (SequenceId id = request.id; auto& tokens : arrivals.back().outputs) outputs_[id++] = &tokens;
   }
   void aborted(SequenceId id) override {
-    if (places_.erase(id) > 0) arrivals.push_back({.seconds = reader_.seconds(), .aborted = id});
+    if (outputs_.erase(id) > 0) arrivals.push_back({.seconds = reader_.seconds(), .aborted = id});
   }
   void planned(const StepPlan* /*plan*/, std::span<const PlanningFailure> failures) override {
     for (const PlanningFailure& failure : failures) aborted(failure.id);
@@ -51,30 +50,26 @@ class ArrivalReader final : public SchedulerObserver {
   }
   void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override {
     foreseen_.insert(id);
-    for (const SequenceUpdate& update : updates) append(id, *update.token);
-    end(updates.back());
+    for (const SequenceUpdate& update : updates) {
+      append(id, *update.token);
+      end(update);
+    }
   }
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { foreseen_.clear(); }
 
  private:
-  struct Place {
-    std::size_t arrival = 0, output = 0;
-  };
-
   void append(SequenceId id, TokenId token) {
-    const auto place = places_.find(id);
-    if (place == places_.end()) return;
-    arrivals[place->second.arrival].outputs[place->second.output].push_back(token);
+    if (const auto output = outputs_.find(id); output != outputs_.end()) output->second->push_back(token);
   }
   // What broke off without a token ends at the next one.
   void end(const SequenceUpdate& update) {
     if (update.finish == FinishReason::kError) append(update.id, kEndToken);
-    if (update.finish != FinishReason::kNone) places_.erase(update.id);
+    if (update.finish != FinishReason::kNone) outputs_.erase(update.id);
   }
 
   RecordingReader reader_;
-  std::map<SequenceId, Place> places_;  // of those that have not ended
-  std::set<SequenceId> foreseen_;       // what their newest step samples
+  std::map<SequenceId, std::vector<TokenId>*> outputs_;  // of those that have not ended; none moves
+  std::set<SequenceId> foreseen_;                        // what their newest step samples
 };
 
 std::shared_ptr<SequenceRequest> make_request(const GeneratedLoad& load, std::size_t index, SequenceId id) {
