@@ -76,64 +76,6 @@ void send_request(HttpClient& client, const LoadTarget& target, std::string body
   client.start(std::move(call));
 }
 
-class Load {
- public:
-  Load(HttpClient& client, const LoadTarget& target, const LoadOptions& options,
-       const std::vector<LoadRequest>& requests)
-      : client_(client),
-        target_(target),
-        options_(options),
-        arrivals_(arrival_times(requests.size(), options.requests_per_s, options.seed)),
-        timelines_(requests.size()) {
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      bodies_.push_back(request_body(requests[i], target.form));
-      timelines_[i].prompt_tokens = requests[i].size.prompt_tokens;
-    }
-  }
-
-  LoadResult run() {
-    start_ = BenchClock::now();
-    while (num_ended_ < timelines_.size() && !(options_.interrupted && options_.interrupted())) {
-      while (may_send() && arrivals_[num_sent_] <= now()) send();
-      client_.poll(wait());
-    }
-    const double seconds = now();
-    client_.cancel_all();
-    return {std::move(timelines_), seconds};
-  }
-
- private:
-  double now() const { return seconds_between(start_, BenchClock::now()); }
-
-  bool may_send() const {
-    return num_sent_ < timelines_.size() && num_sent_ - num_ended_ < options_.max_concurrency;
-  }
-
-  std::chrono::milliseconds wait() const {
-    if (!may_send()) return kLongestWait;
-    const double ms = std::ceil(1e3 * std::max(0.0, arrivals_[num_sent_] - now()));
-    return std::min(kLongestWait, std::chrono::milliseconds(static_cast<std::int64_t>(std::min(ms, 1e6))));
-  }
-
-  void send() {
-    const std::size_t index = num_sent_++;
-    send_request(client_, target_, std::move(bodies_[index]), timelines_[index], start_, [this] {
-      ++num_ended_;
-      if (options_.on_progress) options_.on_progress(num_ended_, timelines_.size());
-    });
-  }
-
-  HttpClient& client_;
-  const LoadTarget& target_;
-  const LoadOptions& options_;
-  const std::vector<double> arrivals_;
-  std::vector<std::string> bodies_;
-  std::vector<RequestTimeline> timelines_;
-  std::size_t num_sent_ = 0;
-  std::size_t num_ended_ = 0;
-  BenchClock::time_point start_;
-};
-
 constexpr double kMsPerSecond = 1e3;
 
 class ServerTurns final : public TurnRunner {
@@ -250,7 +192,37 @@ std::string request_body(const LoadRequest& request, const RequestForm& form) {
 
 LoadResult run_load(HttpClient& client, const LoadTarget& target, const std::vector<LoadRequest>& requests,
                     const LoadOptions& options) {
-  return Load(client, target, options, requests).run();
+  const std::size_t count = requests.size();
+  const std::vector<double> arrivals = arrival_times(count, options.requests_per_s, options.seed);
+  LoadResult result{.timelines = std::vector<RequestTimeline>(count)};
+  std::vector<std::string> bodies;  // which take no time once the load has begun
+  for (const LoadRequest& request : requests) {
+    result.timelines[bodies.size()].prompt_tokens = request.size.prompt_tokens;
+    bodies.push_back(request_body(request, target.form));
+  }
+  std::size_t num_sent = 0, num_ended = 0;
+  const auto end_one = [&] {
+    ++num_ended;
+    if (options.on_progress) options.on_progress(num_ended, count);
+  };
+  const auto start = BenchClock::now();
+  const auto wait = [&] {  // 0: the next one is to be sent
+    auto ms = static_cast<double>(kLongestWait.count());
+    if (num_sent < count && num_sent - num_ended < options.max_concurrency)
+      ms = std::clamp(std::ceil(1e3 * (arrivals[num_sent] - seconds_between(start, BenchClock::now()))), 0.0,
+                      ms);
+    return std::chrono::milliseconds(static_cast<std::int64_t>(ms));
+  };
+  while (num_ended < count && !(options.interrupted && options.interrupted())) {
+    while (wait().count() == 0) {
+      const std::size_t index = num_sent++;
+      send_request(client, target, std::move(bodies[index]), result.timelines[index], start, end_one);
+    }
+    client.poll(wait());
+  }
+  result.seconds = seconds_between(start, BenchClock::now());
+  client.cancel_all();
+  return result;
 }
 
 std::unique_ptr<TurnRunner> server_turns(LoadTarget target) {
