@@ -14,11 +14,11 @@ namespace quire {
 // Numbers as bytes: unsigned ones seven bits a byte, the low ones first, where the highest bit says that more
 // follow (LEB128); signed ones with the sign in the lowest bit. A ByteReader has the same functions, so that
 // one walk over a value's fields writes and reads them.
-class ByteWriter {
- public:
+struct ByteWriter {
   static constexpr bool kReads = false;
+  std::vector<std::byte> bytes;  // so far
 
-  void byte(std::uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
+  void byte(std::uint8_t value) { bytes.push_back(static_cast<std::byte>(value)); }
   // Also of an enumeration. most: of what is read.
   template <typename T>
   void number(T value, std::uint64_t /*most*/ = 0) {
@@ -36,16 +36,7 @@ class ByteWriter {
   void fixed(T value) {
     append(std::as_bytes(std::span(&value, 1)));
   }
-  void append(std::span<const std::byte> more) { bytes_.insert(bytes_.end(), more.begin(), more.end()); }
-
-  std::span<const std::byte> bytes() const { return bytes_; }
-  std::size_t size() const { return bytes_.size(); }
-  void clear() { bytes_.clear(); }
-  void cut(std::size_t size) { bytes_.resize(size); }
-  void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
-
- private:
-  std::vector<std::byte> bytes_;
+  void append(std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); }
 };
 
 // Reads what a ByteWriter has written. Error where the bytes end before, or a number is out of range.

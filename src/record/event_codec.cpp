@@ -147,16 +147,16 @@ std::uint64_t PrefixNames::name(std::string_view text) const {
 void write_plan(ByteWriter& out, const StepPlan& plan) { walk_plan(out, plan); }
 
 void EventWriter::begin() {
-  out_.clear();
+  out_.bytes.clear();
   out_.number(time_);
-  event_ = out_.size();
+  event_ = out_.bytes.size();
   last_time_ = time_;
 }
 
 void EventWriter::end() { kind(kEnd); }
 
 void EventWriter::kind(std::uint8_t kind) {
-  event_ = out_.size();
+  event_ = out_.bytes.size();
   out_.byte(kind);
   out_.number(time_ - std::exchange(last_time_, time_));
 }

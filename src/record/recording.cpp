@@ -15,7 +15,11 @@ constexpr std::int64_t kMostBlocks = 1 << 28;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-std::vector<std::byte> copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<std::byte> read_bytes(const std::filesystem::path& path) {
+  const std::string text = read_text_file(path, kMostBytes);
+  const auto bytes = bytes_of(text);
+  return {bytes.begin(), bytes.end()};
+}
 
 // Calls f with the key and the member of each number of a configuration.
 template <typename Config, typename F>
@@ -92,7 +96,7 @@ std::vector<std::byte> write_header(const RecordingInfo& info) {
   out.append(bytes_of(kRecordingMagic));
   out.fixed(static_cast<std::uint32_t>(text.size()));
   out.append(bytes_of(text));
-  return copy_of(out.bytes());
+  return std::move(out.bytes);
 }
 
 std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
@@ -100,11 +104,10 @@ std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
   out.fixed(static_cast<std::uint32_t>(chunk.size()));
   out.fixed(static_cast<std::uint32_t>(XXH32(chunk.data(), chunk.size(), 0)));
   out.append(chunk);
-  return copy_of(out.bytes());
+  return std::move(out.bytes);
 }
 
-Recording::Recording(const std::filesystem::path& path)
-    : Recording(copy_of(bytes_of(read_text_file(path, kMostBytes))), path.string()) {}
+Recording::Recording(const std::filesystem::path& path) : Recording(read_bytes(path), path.string()) {}
 
 Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
     : bytes_(std::move(bytes)), where_(where) {

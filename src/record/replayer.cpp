@@ -1,6 +1,5 @@
 #include "record/replayer.h"
 
-#include <algorithm>
 #include <array>
 #include <memory>
 #include <stdexcept>
@@ -73,7 +72,7 @@ bool is_equal(const StepPlan& a, const StepPlan& b) {
   ByteWriter first, second;
   write_plan(first, a);
   write_plan(second, b);
-  return std::ranges::equal(first.bytes(), second.bytes());
+  return first.bytes == second.bytes;
 }
 
 const char* state_of(const Sequence& sequence) {

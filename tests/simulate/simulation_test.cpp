@@ -188,7 +188,7 @@ struct Plans : SchedulerObserver {
     if (plan == nullptr) return;
     ByteWriter bytes;
     write_plan(bytes, *plan);
-    plans.emplace_back(bytes.bytes().begin(), bytes.bytes().end());
+    plans.push_back(std::move(bytes.bytes));
     for (const Decision& decision : plan->decisions) {
       num_preempted += decision.kind == Decision::Kind::kPreempted ? 1 : 0;
       num_hits += decision.kind == Decision::Kind::kAdmitted && decision.count > 0 ? 1 : 0;
