@@ -227,11 +227,12 @@ struct AgentBench : EngineOptions {
     const auto runner = server.url.empty() ? engine_turns(config, open(), workload, server.temperature)
                                            : open_agent_server(server);
     const InterruptFlag flag;
-    const auto interrupted = [] { return InterruptFlag::raised().load(); };
     AgentSizes few{std::min(sizes.system_tokens, 64), 1, {1, 1}, {1, 1}, 8, sizes.vocab_size, ~sizes.seed};
-    for (const AgentTurn& turn : run_agents(*runner, make_agent_workload(few), concurrency, interrupted))
+    for (const AgentTurn& turn :
+         run_agents(*runner, make_agent_workload(few), concurrency, InterruptFlag::is_raised))
       if (!turn.error.empty()) fail("the first request failed: {}", turn.error);
-    const auto turns = run_agents(*runner, workload, concurrency, interrupted, progress_bar("turns"));
+    const auto turns =
+        run_agents(*runner, workload, concurrency, InterruptFlag::is_raised, progress_bar("turns"));
     OrderedJson report = agent_figures(turns);
     const double seconds = turns.empty() ? 0 : turns.back().end_s;
     report["failed"] = turns.size() - report["completed"].get<std::size_t>();
@@ -243,7 +244,7 @@ struct AgentBench : EngineOptions {
     for (const AgentTurn& turn : turns)
       if (!turn.error.empty())
         print_text(stderr, "quire: turn {} of a conversation: {}\n", turn.number + 1, turn.error);
-    return interrupted() ? kInterrupted : report["completed"] == 0 ? kFailed : 0;
+    return InterruptFlag::is_raised() ? kInterrupted : report["completed"] == 0 ? kFailed : 0;
   }
 };
 

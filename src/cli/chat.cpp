@@ -59,7 +59,7 @@ class Chat : public EngineOptions {
         if (!interactive_) std::cout << "> " << line << "\n";
         return true;
       }
-      if (!interactive_ || !InterruptFlag::raised()) return false;
+      if (!interactive_ || !InterruptFlag::is_raised()) return false;
       std::clearerr(stdin);
       std::cin.clear();
       std::cout << "\n";

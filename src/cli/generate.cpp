@@ -101,7 +101,7 @@ struct Generate : EngineOptions {
         code = kUserMistake;
       }
     }
-    return InterruptFlag::raised() ? kInterrupted : code;
+    return InterruptFlag::is_raised() ? kInterrupted : code;
   }
 
  private:

@@ -69,6 +69,7 @@ class InterruptFlag {
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
   static std::atomic<bool>& raised();
+  static bool is_raised() { return raised(); }
 
  private:
   std::vector<int> signals_;

@@ -28,7 +28,7 @@ struct Quantize : QuantizeOptions {
     format = parse_quantization(format_name);
     on_tensor = progress_bar("tensors");
     const InterruptFlag interrupt({SIGINT, SIGTERM, SIGHUP});
-    stopped = [] { return InterruptFlag::raised().load(); };
+    stopped = InterruptFlag::is_raised;
     try {
       const QuantizedSize size = quantize_model(*this);
       print_text(stdout, "{}: {} matrices in {}; {:.1f} MB, of {:.1f}\n", out.string(), size.num_matrices,

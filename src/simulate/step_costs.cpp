@@ -76,7 +76,7 @@ class StepTimer final : public SchedulerObserver {
         sequence.first_position = position;  // it is not recorded
       position = sequence.first_position + sequence.num_tokens;
     }
-    in_flight_.push_back({StepShape(whole, layout_), reader_.seconds()});
+    in_flight_.emplace_back(StepShape(whole, layout_), reader_.seconds());
     most_in_flight = std::max(most_in_flight, in_flight_.size());
   }
   void applied(const StepResult& /*result*/, std::span<const SequenceUpdate> updates) override {
@@ -98,17 +98,12 @@ class StepTimer final : public SchedulerObserver {
   }
 
  private:
-  struct Step {
-    StepShape shape;
-    double start = 0;
-  };
-
   RecordingReader reader_;
   const CacheLayout& layout_;
-  std::deque<Step> in_flight_;
-  std::map<SequenceId, int> positions_;  // behind what was planned
-  int alive_ = 0;                        // sequences
-  bool was_busy_ = false;                // when the last step ended, there was more to do
+  std::deque<std::pair<StepShape, double>> in_flight_;  // and when each was planned
+  std::map<SequenceId, int> positions_;                 // behind what was planned
+  int alive_ = 0;                                       // sequences
+  bool was_busy_ = false;                               // when the last step ended, there was more to do
   double ended_ = 0;
 };
 

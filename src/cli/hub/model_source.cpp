@@ -58,7 +58,7 @@ std::string ModelSource::find(const std::string& model, bool with_weights) const
   DownloadHooks hooks;
   if (interruptible) {
     interrupt.emplace();
-    hooks.stopped = [] { return InterruptFlag::raised().load(); };
+    hooks.stopped = InterruptFlag::is_raised;
   }
   HubSettings settings = hub_settings_from_environment();
   settings.offline = settings.offline || offline;

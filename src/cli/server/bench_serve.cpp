@@ -17,8 +17,6 @@
 namespace quire::cli {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
 struct Latency {
   const char* name;
   const char* key;
@@ -28,8 +26,6 @@ constexpr Latency kLatencies[] = {{"TTFT", "ttft_ms", &LoadFigures::ttft_ms},
                                   {"TPOT", "tpot_ms", &LoadFigures::tpot_ms},
                                   {"ITL", "itl_ms", &LoadFigures::itl_ms},
                                   {"E2E", "e2e_ms", &LoadFigures::e2e_ms}};
-
-bool interrupted() { return InterruptFlag::raised(); }
 
 // Every request has a connection of its own.
 void allow_open_files() {
@@ -57,7 +53,7 @@ struct BenchServe {
   int num_warmups = 0;
   RequestForm form;
   bool no_stream = false;
-  std::vector<double> request_rates = {kInfinite};
+  std::vector<double> request_rates = {std::numeric_limits<double>::infinity()};
   std::vector<std::size_t> max_concurrencies;
   std::uint64_t seed = 0;
   std::vector<double> percentiles = {50, 90, 99};
@@ -165,7 +161,7 @@ struct BenchServe {
       Run& run = runs[i];
       run.load.seed = seed + i;
       run.load.requests_per_s = request_rates[std::min(i, request_rates.size() - 1)];
-      run.load.interrupted = interrupted;
+      run.load.interrupted = InterruptFlag::is_raised;
       if (!max_concurrencies.empty()) {
         run.load.max_concurrency = max_concurrencies[std::min(i, max_concurrencies.size() - 1)];
         run.label = format_text("{} at once", run.load.max_concurrency);
@@ -196,10 +192,10 @@ struct BenchServe {
   // Makes the runs, up to one in which nothing was done. Returns the exit code.
   int measure(HttpClient& client, const LoadTarget& target, std::vector<Run>& runs) const {
     for (Run& run : plan_runs()) {
-      if (interrupted()) break;
+      if (InterruptFlag::is_raised()) break;
       const std::vector<LoadRequest> requests = make_requests(run.load.seed);
       run.figures = load_figures(run_load(client, target, requests, run.load));
-      if (interrupted() && run.load.on_progress) print_text(stderr, "\n");  // after the bar
+      if (InterruptFlag::is_raised() && run.load.on_progress) print_text(stderr, "\n");  // after the bar
       if (!json) print_table(run);
       if (run.figures.num_failed > 0)
         print_text(stderr, "quire: {} of {} requests failed, the first with: {}\n", run.figures.num_failed,
@@ -207,7 +203,7 @@ struct BenchServe {
       runs.push_back(std::move(run));
       if (runs.back().figures.num_done == 0) break;
     }
-    return interrupted() ? kInterrupted : runs.back().figures.num_done == 0 ? kFailed : 0;
+    return InterruptFlag::is_raised() ? kInterrupted : runs.back().figures.num_done == 0 ? kFailed : 0;
   }
 
   void print_table(const Run& run) const {
