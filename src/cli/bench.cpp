@@ -9,48 +9,6 @@
 namespace quire::cli {
 namespace {
 
-// What both commands share.
-struct Bench : EngineOptions {
-  BenchOptions options;
-  std::string tokenizer;
-  bool json = false;
-
-  void add_to(Flags flags);
-  int measure(std::vector<RequestSize> requests);
-};
-
-struct ThroughputBench : Bench {
-  std::string workload = "standard";
-  int num_requests = 0;
-  int input_len = 0;
-  int output_len = 0;
-
-  std::vector<RequestSize> requests() const;
-  int run() { return measure(requests()); }
-};
-
-struct LatencyBench : Bench {
-  RequestSize size{512, 32};
-  int batch = 1;
-
-  LatencyBench() { options.rounds = 3; }
-  int run() { return measure(std::vector(static_cast<std::size_t>(batch), size)); }
-};
-
-std::vector<RequestSize> ThroughputBench::requests() const {
-  if (workload == "random") {
-    const RequestSize size{input_len == 0 ? 512 : input_len, output_len == 0 ? 128 : output_len};
-    return std::vector<RequestSize>(num_requests == 0 ? 8 : num_requests, size);
-  }
-  if (input_len != 0 || output_len != 0)
-    fail("--input-len and --output-len are for --workload random; standard has lengths of its own");
-  std::vector<RequestSize> sizes = standard_workload();
-  if (num_requests > static_cast<int>(sizes.size()))
-    fail("--requests is {}; the standard workload has {}", num_requests, sizes.size());
-  if (num_requests > 0) sizes.resize(num_requests);
-  return sizes;
-}
-
 double op_ms(const DecodeBreakdown& decode, OpKind kind) { return decode.ms[static_cast<std::size_t>(kind)]; }
 
 void print_breakdown(const DecodeBreakdown& d) {
@@ -109,40 +67,87 @@ void print_json(const BenchResult& r) {
   print_json_line(object);
 }
 
-int Bench::measure(std::vector<RequestSize> requests) {
-  refuse_several_processes("bench");
-  options.requests = std::move(requests);
-  options.on_progress = progress_bar("tokens");
-  ModelFiles model = open();
-  if (!tokenizer.empty()) model.tokenizer.emplace(Tokenizer::from_file(tokenizer));
-  options.engine = config;
-  const BenchResult result = run_bench(options, std::move(model));
-  (json ? print_json : print_table)(result);
-  return 0;
-}
-
-void Bench::add_to(Flags flags) {
-  EngineOptions::add_to(flags);
-  flags.command.get_option("--max-model-len")
-      ->description("tokens of prompt and output (default: the workload's)");
-  add_shape_to(flags);
-  flags.shown("--temperature", options.temperature, "0: always the most likely token");
-  flags.shown("--n", options.num_outputs, "outputs of each request", CLI::Range(1, 16384));
-  flags.shown("--presence-penalty", options.presence_penalty, "of every request; 0: no penalties");
-  flags.value("--logprobs", options.logprobs,
-              "have the log-probabilities of every token and of that many most likely ones reported");
-  flags.value("--tokenizer", tokenizer, "a tokenizer.json, which structured outputs of a --shape need");
-  add_structure_options(flags, options.structured_outputs);
-  flags.on("--json", json, "print one JSON object; null: not measured");
-}
-
-struct AgentBench : EngineOptions {
-  AgentSizes sizes;
-  int concurrency = 16;
-  AgentServer server;
+// What both commands share.
+struct Bench : EngineOptions {
+  BenchOptions options;
+  std::string tokenizer;
   bool json = false;
-  void add_to(Flags flags);
-  int run();
+
+  void add_to(Flags flags) {
+    EngineOptions::add_to(flags);
+    flags.command.get_option("--max-model-len")
+        ->description("tokens of prompt and output (default: the workload's)");
+    add_shape_to(flags);
+    flags.shown("--temperature", options.temperature, "0: always the most likely token");
+    flags.shown("--n", options.num_outputs, "outputs of each request", CLI::Range(1, 16384));
+    flags.shown("--presence-penalty", options.presence_penalty, "of every request; 0: no penalties");
+    flags.value("--logprobs", options.logprobs,
+                "have the log-probabilities of every token and of that many most likely ones reported");
+    flags.value("--tokenizer", tokenizer, "a tokenizer.json, which structured outputs of a --shape need");
+    add_structure_options(flags, options.structured_outputs);
+    flags.on("--json", json, "print one JSON object; null: not measured");
+  }
+
+  int measure(std::vector<RequestSize> requests) {
+    refuse_several_processes("bench");
+    options.requests = std::move(requests);
+    options.on_progress = progress_bar("tokens");
+    ModelFiles model = open();
+    if (!tokenizer.empty()) model.tokenizer.emplace(Tokenizer::from_file(tokenizer));
+    options.engine = config;
+    const BenchResult result = run_bench(options, std::move(model));
+    (json ? print_json : print_table)(result);
+    return 0;
+  }
+};
+
+struct ThroughputBench : Bench {
+  std::string workload = "standard";
+  int num_requests = 0;
+  int input_len = 0;
+  int output_len = 0;
+
+  void add_to(Flags flags) {
+    const CLI::Range count(1, 1 << 20);
+    Bench::add_to(flags);
+    flags.shown("--workload", workload, "standard (256 requests of 100 to 1024 tokens) or random",
+                CLI::IsMember({"standard", "random"}));
+    flags.value("--requests", num_requests, "of standard: the first ones (default: all, random: 8)", count);
+    flags.value("--input-len", input_len, "tokens of a random prompt (default: 512)", count);
+    flags.value("--output-len", output_len, "tokens of its output (default: 128)", count);
+  }
+  int run() { return measure(requests()); }
+
+ private:
+  std::vector<RequestSize> requests() const {
+    if (workload == "random") {
+      const RequestSize size{input_len == 0 ? 512 : input_len, output_len == 0 ? 128 : output_len};
+      return std::vector<RequestSize>(num_requests == 0 ? 8 : num_requests, size);
+    }
+    if (input_len != 0 || output_len != 0)
+      fail("--input-len and --output-len are for --workload random; standard has lengths of its own");
+    std::vector<RequestSize> sizes = standard_workload();
+    if (num_requests > static_cast<int>(sizes.size()))
+      fail("--requests is {}; the standard workload has {}", num_requests, sizes.size());
+    if (num_requests > 0) sizes.resize(num_requests);
+    return sizes;
+  }
+};
+
+struct LatencyBench : Bench {
+  RequestSize size{512, 32};
+  int batch = 1;
+
+  LatencyBench() { options.rounds = 3; }
+  void add_to(Flags flags) {
+    const CLI::Range length(1, 1 << 20), count(1, 1 << 16);
+    Bench::add_to(flags);
+    flags.shown("--input-len", size.prompt_tokens, "tokens of a prompt", length);
+    flags.shown("--output-len", size.output_tokens, "tokens of an output", length);
+    flags.shown("--batch", batch, "requests at once", count);
+    flags.shown("--repeat", options.rounds, "batches, one after the other", count);
+  }
+  int run() { return measure(std::vector(static_cast<std::size_t>(batch), size)); }
 };
 
 double ratio(double amount, double by) { return by > 0 ? amount / by : std::nan(""); }
@@ -189,84 +194,68 @@ void print_agent_table(OrderedJson& report) {
                "of " + report["reusable_tokens"].dump() + " tokens of prompts that could have been reused");
 }
 
-int AgentBench::run() {
-  refuse_several_processes("bench");
-  const AgentWorkload workload = make_agent_workload(sizes);
-  const auto runner = server.url.empty() ? engine_turns(config, open(), workload, server.temperature)
-                                         : open_agent_server(server);
-  const InterruptFlag flag;
-  const auto interrupted = [] { return InterruptFlag::raised().load(); };
-  AgentSizes few{std::min(sizes.system_tokens, 64), 1, {1, 1}, {1, 1}, 8, sizes.vocab_size, ~sizes.seed};
-  for (const AgentTurn& turn : run_agents(*runner, make_agent_workload(few), concurrency, interrupted))
-    if (!turn.error.empty()) fail("the first request failed: {}", turn.error);
-  const auto turns = run_agents(*runner, workload, concurrency, interrupted, progress_bar("turns"));
-  OrderedJson report = agent_figures(turns);
-  const double seconds = turns.empty() ? 0 : turns.back().end_s;
-  report["failed"] = turns.size() - report["completed"].get<std::size_t>();
-  report["duration_s"] = seconds;
-  for (const std::string what : {"prompt", "output", "total"})
-    report[what + "_tokens_per_s"] = ratio(report[what + "_tokens"], seconds);
-  for (int i = 0; i < sizes.turns; ++i) report["turns"].push_back(agent_figures(turns, i));
-  json ? print_json_line(report) : print_agent_table(report);
-  for (const AgentTurn& turn : turns)
-    if (!turn.error.empty())
-      print_text(stderr, "quire: turn {} of a conversation: {}\n", turn.number + 1, turn.error);
-  return interrupted() ? kInterrupted : report["completed"] == 0 ? kFailed : 0;
-}
+struct AgentBench : EngineOptions {
+  AgentSizes sizes;
+  int concurrency = 16;
+  AgentServer server;
+  bool json = false;
 
-void AgentBench::add_to(Flags flags) {
-  const CLI::Range length(1, 1 << 20), count(1, 1000);
-  EngineOptions::add_to(flags);
-  add_shape_to(flags);
-  flags.shown("--system-len", sizes.system_tokens, "tokens that all conversations begin with", length);
-  flags.shown("--turns", sizes.turns, "of a conversation", count);
-  flags.value("--input-len", sizes.input, "least and most that a turn adds (default: 200 2000)", length);
-  flags.value("--output-len", sizes.output, "least and most of its output (default: 100 400)", length);
-  flags.shown("--conversations", sizes.conversations, "in all", count);
-  flags.shown("--concurrency", concurrency, "conversations at once", count);
-  flags.shown("--seed", sizes.seed, "of lengths and tokens");
-  flags.shown("--temperature", server.temperature, "0: always the most likely token");
-  flags.value("--url,--base-url", server.url, "of a server to load instead, such as http://127.0.0.1:8000")
-      ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
-  flags.value("--model", server.model, "its name there (default: the first that /v1/models lists)");
-  flags.value("--api-key", server.api_key, "sent there as a bearer token")->envname("OPENAI_API_KEY");
-  flags.shown("--extra-body", server.extra_body, "fields of every request there, a JSON object");
-  flags.shown("--vocab-size", sizes.vocab_size, "prompts' token ids are below", CLI::Range(257, 1 << 24));
-  flags.on("--json", json, "print one JSON object; null: not measured, or not told");
-}
+  void add_to(Flags flags) {
+    const CLI::Range length(1, 1 << 20), count(1, 1000);
+    EngineOptions::add_to(flags);
+    add_shape_to(flags);
+    flags.shown("--system-len", sizes.system_tokens, "tokens that all conversations begin with", length);
+    flags.shown("--turns", sizes.turns, "of a conversation", count);
+    flags.value("--input-len", sizes.input, "least and most that a turn adds (default: 200 2000)", length);
+    flags.value("--output-len", sizes.output, "least and most of its output (default: 100 400)", length);
+    flags.shown("--conversations", sizes.conversations, "in all", count);
+    flags.shown("--concurrency", concurrency, "conversations at once", count);
+    flags.shown("--seed", sizes.seed, "of lengths and tokens");
+    flags.shown("--temperature", server.temperature, "0: always the most likely token");
+    flags.value("--url,--base-url", server.url, "of a server to load instead, such as http://127.0.0.1:8000")
+        ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
+    flags.value("--model", server.model, "its name there (default: the first that /v1/models lists)");
+    flags.value("--api-key", server.api_key, "sent there as a bearer token")->envname("OPENAI_API_KEY");
+    flags.shown("--extra-body", server.extra_body, "fields of every request there, a JSON object");
+    flags.shown("--vocab-size", sizes.vocab_size, "prompts' token ids are below", CLI::Range(257, 1 << 24));
+    flags.on("--json", json, "print one JSON object; null: not measured, or not told");
+  }
 
-void add_throughput(CLI::App& bench, Command& chosen) {
-  auto [flags, throughput] =
-      add_command<ThroughputBench>(bench, chosen, "throughput", "Many requests at once");
-  throughput.add_to(flags);
-  flags.shown("--workload", throughput.workload, "standard (256 requests of 100 to 1024 tokens) or random",
-              CLI::IsMember({"standard", "random"}));
-  flags.value("--requests", throughput.num_requests, "of standard: the first ones (default: all, random: 8)",
-              CLI::Range(1, 1 << 20));
-  flags.value("--input-len", throughput.input_len, "tokens of a random prompt (default: 512)",
-              CLI::Range(1, 1 << 20));
-  flags.value("--output-len", throughput.output_len, "tokens of its output (default: 128)",
-              CLI::Range(1, 1 << 20));
-}
-
-void add_latency(CLI::App& bench, Command& chosen) {
-  auto [flags, latency] = add_command<LatencyBench>(bench, chosen, "latency", "One batch at a time");
-  latency.add_to(flags);
-  flags.shown("--input-len", latency.size.prompt_tokens, "tokens of a prompt", CLI::Range(1, 1 << 20));
-  flags.shown("--output-len", latency.size.output_tokens, "tokens of an output", CLI::Range(1, 1 << 20));
-  flags.shown("--batch", latency.batch, "requests at once", CLI::Range(1, 1 << 16));
-  flags.shown("--repeat", latency.options.rounds, "batches, one after the other", CLI::Range(1, 1 << 16));
-}
+  int run() {
+    refuse_several_processes("bench");
+    const AgentWorkload workload = make_agent_workload(sizes);
+    const auto runner = server.url.empty() ? engine_turns(config, open(), workload, server.temperature)
+                                           : open_agent_server(server);
+    const InterruptFlag flag;
+    AgentSizes few{std::min(sizes.system_tokens, 64), 1, {1, 1}, {1, 1}, 8, sizes.vocab_size, ~sizes.seed};
+    for (const AgentTurn& turn :
+         run_agents(*runner, make_agent_workload(few), concurrency, InterruptFlag::is_raised))
+      if (!turn.error.empty()) fail("the first request failed: {}", turn.error);
+    const auto turns =
+        run_agents(*runner, workload, concurrency, InterruptFlag::is_raised, progress_bar("turns"));
+    OrderedJson report = agent_figures(turns);
+    const double seconds = turns.empty() ? 0 : turns.back().end_s;
+    report["failed"] = turns.size() - report["completed"].get<std::size_t>();
+    report["duration_s"] = seconds;
+    for (const std::string what : {"prompt", "output", "total"})
+      report[what + "_tokens_per_s"] = ratio(report[what + "_tokens"], seconds);
+    for (int i = 0; i < sizes.turns; ++i) report["turns"].push_back(agent_figures(turns, i));
+    json ? print_json_line(report) : print_agent_table(report);
+    for (const AgentTurn& turn : turns)
+      if (!turn.error.empty())
+        print_text(stderr, "quire: turn {} of a conversation: {}\n", turn.number + 1, turn.error);
+    return InterruptFlag::is_raised() ? kInterrupted : report["completed"] == 0 ? kFailed : 0;
+  }
+};
 
 }  // namespace
 
 void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("bench", "Measure speed, beside this machine's limits");
   command->require_subcommand(1);
-  add_throughput(*command, chosen);
-  add_latency(*command, chosen);
-  auto [flags, agent] = add_command<AgentBench>(*command, chosen, "agent", "Conversations of many turns");
-  agent.add_to(flags);
+  add_command<ThroughputBench>(*command, chosen, "throughput", "Many requests at once");
+  add_command<LatencyBench>(*command, chosen, "latency", "One batch at a time");
+  add_command<AgentBench>(*command, chosen, "agent", "Conversations of many turns");
   add_bench_techniques(*command, chosen);
   add_bench_serve(*command, chosen);
   add_bench_costs(*command, chosen);

@@ -12,14 +12,6 @@
 namespace quire::cli {
 namespace {
 
-struct TechniqueBench : EngineOptions {
-  TechniqueOptions options;
-  bool json = false;
-  std::string svg;
-
-  int run();
-};
-
 OrderedJson text_or_null(const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); }
 
 void print_techniques_json(const TechniqueReport& report) {
@@ -57,49 +49,57 @@ void print_techniques(const TechniqueReport& report) {
   }
 }
 
-int TechniqueBench::run() {
-  refuse_several_processes("bench");
-  if (!svg.empty() && !std::ofstream(svg, std::ios::app)) fail("--svg: cannot write {}", svg);
-  options.engine = config;
-  options.open = [this] { return open(); };
-  options.on_progress = progress_bar("rows");
-  const TechniqueReport report = measure_techniques(options);
-  (json ? print_techniques_json : print_techniques)(report);
-  if (!svg.empty()) {
-    const std::string name = shape ? shape->name : config.model.empty() ? "toy" : config.model;
-    std::ofstream file(svg);
-    file << technique_plot(name + " on " + report.device + ": what each technique brings", report);
-    if (!file.flush()) fail("--svg: cannot write {}", svg);
+struct TechniqueBench : EngineOptions {
+  TechniqueOptions options;
+  bool json = false;
+  std::string svg;
+
+  void add_to(Flags flags) {
+    const CLI::Range count(1, 1 << 16), length(8, 1 << 16);
+    add_model_to(flags);
+    add_shape_to(flags);
+    flags.on("--deterministic", config.deterministic,
+             "on a GPU too, rows must have the same tokens, bit for bit; slower");
+    flags.value("--num-prompts", options.num_prompts, "requests (default: 24, on a GPU 64)", count);
+    flags.value("--batch", options.batch,
+                "sequences that the cache has memory for at their longest (default: 8, on a GPU 16)", count);
+    flags.value("--input-len", options.input_len,
+                "most tokens of a prompt; the least are an eighth (default: 64, on a GPU 512)", length);
+    flags.value("--output-len", options.output_len,
+                "most tokens of an output; the least are an eighth (default: 16, on a GPU 128)", length);
+    flags.shown("--seed", options.seed, "of lengths and tokens");
+    flags.on("--json", json, "print one JSON object; null: not measured");
+    flags.value("--svg", svg, "a file for a drawing of it");
   }
-  int code = 0;
-  for (const TechniqueRow& row : report.rows) {
-    if (row.difference.empty()) continue;
-    print_text(stderr, "quire: {}: {}\n", row.name, row.difference);
-    code = kFailed;
+
+  int run() {
+    refuse_several_processes("bench");
+    if (!svg.empty() && !std::ofstream(svg, std::ios::app)) fail("--svg: cannot write {}", svg);
+    options.engine = config;
+    options.open = [this] { return open(); };
+    options.on_progress = progress_bar("rows");
+    const TechniqueReport report = measure_techniques(options);
+    (json ? print_techniques_json : print_techniques)(report);
+    if (!svg.empty()) {
+      const std::string name = shape ? shape->name : config.model.empty() ? "toy" : config.model;
+      std::ofstream file(svg);
+      file << technique_plot(name + " on " + report.device + ": what each technique brings", report);
+      if (!file.flush()) fail("--svg: cannot write {}", svg);
+    }
+    int code = 0;
+    for (const TechniqueRow& row : report.rows) {
+      if (row.difference.empty()) continue;
+      print_text(stderr, "quire: {}: {}\n", row.name, row.difference);
+      code = kFailed;
+    }
+    return code;
   }
-  return code;
-}
+};
 
 }  // namespace
 
 void add_bench_techniques(CLI::App& bench, Command& chosen) {
-  const CLI::Range count(1, 1 << 16), length(8, 1 << 16);
-  auto [flags, state] =
-      add_command<TechniqueBench>(bench, chosen, "techniques", "What each technique of the engine brings");
-  state.add_model_to(flags);
-  state.add_shape_to(flags);
-  flags.on("--deterministic", state.config.deterministic,
-           "on a GPU too, rows must have the same tokens, bit for bit; slower");
-  flags.value("--num-prompts", state.options.num_prompts, "requests (default: 24, on a GPU 64)", count);
-  flags.value("--batch", state.options.batch,
-              "sequences that the cache has memory for at their longest (default: 8, on a GPU 16)", count);
-  flags.value("--input-len", state.options.input_len,
-              "most tokens of a prompt; the least are an eighth (default: 64, on a GPU 512)", length);
-  flags.value("--output-len", state.options.output_len,
-              "most tokens of an output; the least are an eighth (default: 16, on a GPU 128)", length);
-  flags.shown("--seed", state.options.seed, "of lengths and tokens");
-  flags.on("--json", state.json, "print one JSON object; null: not measured");
-  flags.value("--svg", state.svg, "a file for a drawing of it");
+  add_command<TechniqueBench>(bench, chosen, "techniques", "What each technique of the engine brings");
 }
 
 }  // namespace quire::cli

@@ -24,13 +24,10 @@ void add_simulate(CLI::App& app, Command& chosen);
 void add_plan(CLI::App& app, Command& chosen);
 void add_quantize(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
-void add_verify(CLI::App& app, Command& chosen);
-void add_checksum(CLI::App& app, Command& chosen);
+void add_verify(CLI::App& app, Command& chosen);  // and checksum
 void add_replay(CLI::App& app, Command& chosen);
 void add_eval(CLI::App& app, Command& chosen);
-void add_tokenize(CLI::App& app, Command& chosen);
-void add_detokenize(CLI::App& app, Command& chosen);
-void add_render(CLI::App& app, Command& chosen);
+void add_line_commands(CLI::App& app, Command& chosen);  // tokenize, detokenize and render
 
 struct AgentServer {
   std::string url, model, api_key, extra_body = R"({"return_token_ids": true})";
@@ -77,14 +74,13 @@ struct Flags {
   }
 };
 
-// A subcommand's options, and the state that they are to fill; State::run is what runs it.
+// A subcommand: State::add_to adds the options that fill a State, and State::run is what runs it.
 template <typename State>
-std::pair<Flags, State&> add_command(CLI::App& app, Command& chosen, const std::string& name,
-                                     const std::string& what) {
+void add_command(CLI::App& app, Command& chosen, const std::string& name, const std::string& what) {
   CLI::App* const command = app.add_subcommand(name, what);
   const auto state = std::make_shared<State>();
+  state->add_to({*command});
   command->callback([&chosen, state] { chosen = [state] { return state->run(); }; });
-  return {Flags{*command}, *state};
 }
 
 // Exit codes. Success is 0.
@@ -105,9 +101,6 @@ struct ModelSource {
 };
 
 void add_source_options(Flags flags, ModelSource& source);
-
-// Whether that is a hub id: what exists on disk never is.
-bool is_hub_model(const std::string& model);
 
 // Of `quire serve` (cli/server/serve_flags.cpp).
 

@@ -46,6 +46,7 @@ void print_json(const Diagnosis& diagnosis) {
 struct Doctor {
   bool json = false;
 
+  void add_to(Flags flags) { flags.on("--json", json, "print one JSON object"); }
   int run() const {
     const Diagnosis diagnosis = diagnose();
     json ? print_json(diagnosis) : print_table(diagnosis);
@@ -56,9 +57,7 @@ struct Doctor {
 }  // namespace
 
 void add_doctor(CLI::App& app, Command& chosen) {
-  auto [flags, doctor] =
-      add_command<Doctor>(app, chosen, "doctor", "Show what this machine offers, and what is wrong with it");
-  flags.on("--json", doctor.json, "print one JSON object");
+  add_command<Doctor>(app, chosen, "doctor", "Show what this machine offers, and what is wrong with it");
 }
 
 }  // namespace quire::cli

@@ -40,6 +40,23 @@ struct Perplexity : EngineOptions {
   std::optional<std::string> against, against_quantization, against_dtype;
   bool json = false;
 
+  void add_to(Flags flags) {
+    EngineOptions::add_to(flags);
+    flags.value("--text", options.text, "a file")->required();
+    flags.value("--context", options.context,
+                "tokens of a window (default: 2048, or the longest sequence where that is less)");
+    flags.value("--stride", options.stride,
+                "tokens from one window's beginning to the next one's (default: half of --context)");
+    flags.value("--max-tokens", options.max_tokens, "of the text, the first ones (default: all)");
+    flags.value(
+        "--against", against,
+        "a reference, as MODEL, its KV cache as its --dtype: KL divergence from it, and the share of tokens "
+        "where the same one is most likely (with one of the next two, default: MODEL)");
+    flags.value("--against-quantization", against_quantization,
+                "the reference's --quantization (default: none)");
+    flags.value("--against-dtype", against_dtype, "the reference's --dtype (default: --dtype)");
+    flags.on("--json", json, "print one JSON object");
+  }
   int run() {
     refuse_several_processes("eval");
     config.model = source.find(config.model);
@@ -66,23 +83,8 @@ struct Perplexity : EngineOptions {
 void add_eval(CLI::App& app, Command& chosen) {
   CLI::App* const eval = app.add_subcommand("eval", "Measure how good a model or a format is");
   eval->require_subcommand(1);
-  auto [flags, perplexity] = add_command<Perplexity>(
-      *eval, chosen, "perplexity", "How well a model predicts a text, and how far it is from another");
-  perplexity.add_to(flags);
-  flags.value("--text", perplexity.options.text, "a file")->required();
-  flags.value("--context", perplexity.options.context,
-              "tokens of a window (default: 2048, or the longest sequence where that is less)");
-  flags.value("--stride", perplexity.options.stride,
-              "tokens from one window's beginning to the next one's (default: half of --context)");
-  flags.value("--max-tokens", perplexity.options.max_tokens, "of the text, the first ones (default: all)");
-  flags.value(
-      "--against", perplexity.against,
-      "a reference, as MODEL, its KV cache as its --dtype: KL divergence from it, and the share of tokens "
-      "where the same one is most likely (with one of the next two, default: MODEL)");
-  flags.value("--against-quantization", perplexity.against_quantization,
-              "the reference's --quantization (default: none)");
-  flags.value("--against-dtype", perplexity.against_dtype, "the reference's --dtype (default: --dtype)");
-  flags.on("--json", perplexity.json, "print one JSON object");
+  add_command<Perplexity>(*eval, chosen, "perplexity",
+                          "How well a model predicts a text, and how far it is from another");
 }
 
 }  // namespace quire::cli

@@ -45,6 +45,11 @@ struct TokenizerOptions {
 struct Tokenize : TokenizerOptions {
   bool no_special_tokens = false;
 
+  void add_to(Flags flags) {
+    TokenizerOptions::add_to(flags);
+    flags.on("--no-special-tokens", no_special_tokens,
+             "add no special tokens, such as a BOS, around the text");
+  }
   int run() const {
     const Tokenizer tokenizer = load();
     return for_each_line([&](const std::string& line, const std::string& where) {
@@ -58,6 +63,10 @@ struct Tokenize : TokenizerOptions {
 struct Detokenize : TokenizerOptions {
   bool skip_special_tokens = false;
 
+  void add_to(Flags flags) {
+    TokenizerOptions::add_to(flags);
+    flags.on("--skip-special-tokens", skip_special_tokens, "leave special tokens out of the text");
+  }
   int run() const {
     const Tokenizer tokenizer = load();
     return for_each_line([&](const std::string& line, const std::string& where) {
@@ -108,6 +117,11 @@ struct Render {
   ModelSource source;
   std::string now;
 
+  void add_to(Flags flags) {
+    flags.value("PATH", path, "a model directory, a hub id or a .jinja file")->required();
+    add_source_options(flags, source);
+    flags.value("--now", now, "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
+  }
   int run() const {
     const std::tm time = parse_time(now);
     const CheckpointChatTemplate chat_template = load_template(source.find(path, /*with_weights=*/false));
@@ -128,29 +142,14 @@ struct Render {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app, Command& chosen) {
-  auto [flags, tokenize] = add_command<Tokenize>(
-      app, chosen, "tokenize", "A JSON string a line in, a JSON array of token ids a line out");
-  tokenize.add_to(flags);
-  flags.on("--no-special-tokens", tokenize.no_special_tokens,
-           "add no special tokens, such as a BOS, around the text");
-}
-
-void add_detokenize(CLI::App& app, Command& chosen) {
-  auto [flags, detokenize] = add_command<Detokenize>(
-      app, chosen, "detokenize", "A JSON array of token ids a line in, a JSON string a line out");
-  detokenize.add_to(flags);
-  flags.on("--skip-special-tokens", detokenize.skip_special_tokens, "leave special tokens out of the text");
-}
-
-void add_render(CLI::App& app, Command& chosen) {
-  auto [flags, render] =
-      add_command<Render>(app, chosen, "render",
-                          "A JSON context of a chat template a line in, a JSON string a line out; a context "
-                          "without tools gets null for them, as in transformers");
-  flags.value("PATH", render.path, "a model directory, a hub id or a .jinja file")->required();
-  add_source_options(flags, render.source);
-  flags.value("--now", render.now, "what strftime_now sees, as 2026-01-02T03:04:05 (default: the time)");
+void add_line_commands(CLI::App& app, Command& chosen) {
+  add_command<Tokenize>(app, chosen, "tokenize",
+                        "A JSON string a line in, a JSON array of token ids a line out");
+  add_command<Detokenize>(app, chosen, "detokenize",
+                          "A JSON array of token ids a line in, a JSON string a line out");
+  add_command<Render>(app, chosen, "render",
+                      "A JSON context of a chat template a line in, a JSON string a line out; a context "
+                      "without tools gets null for them, as in transformers");
 }
 
 }  // namespace quire::cli

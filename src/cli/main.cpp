@@ -55,9 +55,8 @@ int run(int argc, char** argv) {
   app.add_flag_callback(
       "-v,--verbose", [] { quire::set_log_level(quire::LogLevel::kInfo); }, "say on stderr what is done");
   Command chosen;
-  for (const auto add :
-       {add_chat, add_generate, add_serve, add_bench, add_simulate, add_plan, add_quantize, add_doctor,
-        add_verify, add_checksum, add_eval, add_replay, add_tokenize, add_detokenize, add_render})
+  for (const auto add : {add_chat, add_generate, add_serve, add_bench, add_simulate, add_plan, add_quantize,
+                         add_doctor, add_verify, add_eval, add_replay, add_line_commands})
     add(app, chosen);
   const auto commands = app.get_subcommands([](CLI::App*) { return true; });
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };

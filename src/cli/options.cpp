@@ -46,8 +46,8 @@ void EngineOptions::add_model_to(Flags flags) {
   flags.shown(
       "--watchdog", config.watchdog,
       "seconds until a rank is lost: a process that gives no sign of life, or a GPU that others wait for; a "
-      "step "
-      "in which nothing moves for 12 times as long is stuck (on a CPU, once more for each 256 of its tokens)",
+      "step in which nothing moves for 12 times as long is stuck (on a CPU, once more for each 256 of its "
+      "tokens)",
       CLI::Range(0.5, 3600.0));
   flags.on("--disable-custom-all-reduce", config.disable_custom_all_reduce,
            "ranks on GPUs add up by NCCL alone");
@@ -139,13 +139,13 @@ ModelFiles EngineOptions::open() {
   return shape ? random_model(*shape) : open_model(config.model);
 }
 
-bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open) {
+bool EngineOptions::follows() {
   check_processes(config);
   if (!is_follower()) return false;
   std::signal(SIGINT, SIG_IGN);  // mpirun sends them to all; rank 0 says when to end
   std::signal(SIGTERM, SIG_IGN);
   try {
-    follow(config, open);
+    follow(config, [this] { return open(); });
   } catch (const std::exception& e) {
     print_text(stderr, "quire: {}\n", e.what());
     // Rank 0 has its clients to tell: once a process has died, mpirun gives the others a second, unless one

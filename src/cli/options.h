@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,12 +29,11 @@ struct EngineOptions {
   void add_shape_to(Flags flags);  // --shape
   // Finds MODEL, of which config.model is the directory then, and opens it; or makes what --shape names.
   ModelFiles open();
+  // Where mpirun started this process as another rank than 0: does what rank 0 says until that ends, and
+  // returns true. Error where there is not one process for each rank. What fails, a rank that is lost
+  // included, ends the program here.
+  bool follows();
 };
-
-// Where mpirun started this process as another rank than 0: does what rank 0 says until that ends, and
-// returns true. Error where there is not one process for each rank. What fails, a rank that is lost included,
-// ends the program here. `open` opens the model that all share.
-bool follows(const EngineConfig& config, const std::function<ModelFiles()>& open);
 
 // Error where mpirun started several processes, for a command that has no use for them.
 void refuse_several_processes(const char* command);
@@ -71,6 +69,7 @@ class InterruptFlag {
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
   static std::atomic<bool>& raised();
+  static bool is_raised() { return raised(); }
 
  private:
   std::vector<int> signals_;

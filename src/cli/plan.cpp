@@ -8,14 +8,6 @@
 namespace quire::cli {
 namespace {
 
-struct Plan : EngineOptions {
-  std::size_t memory = 0;
-  bool json = false;
-
-  int run();
-  int show(const Capacity& capacity) const;
-};
-
 std::string mib(std::size_t bytes) {
   return format_text("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
@@ -88,32 +80,40 @@ void print_json(const Capacity& c) {
   print_json_line(object);
 }
 
-int Plan::run() {
-  config.model = source.find(config.model, /*with_weights=*/false);
-  if (shape) return show(plan_capacity(config, shape_config(*shape), memory));
-  if (const auto gguf = find_gguf(config.model); !gguf.empty()) {
-    const ModelFiles files = open_gguf(gguf);
-    return show(plan_capacity(config, files.config, memory, files.open_formats().get()));
-  }
-  const std::filesystem::path directory = find_model_directory(config.model);
-  const ModelConfig model = ModelConfig::from_file(directory / "config.json");
-  return show(plan_capacity(config, model, memory, open_formats(directory, model).get()));
-}
+struct Plan : EngineOptions {
+  std::size_t memory = 0;
+  bool json = false;
 
-int Plan::show(const Capacity& capacity) const {
-  json ? print_json(capacity) : print_table(capacity);
-  return capacity.fits() ? 0 : kFailed;
-}
+  void add_to(Flags flags) {
+    EngineOptions::add_to(flags);
+    add_shape_to(flags);
+    flags.bytes("--memory", memory, "bytes, or with a unit such as 24GiB (default: this machine's)");
+    flags.on("--json", json, "print one JSON object");
+  }
+
+  int run() {
+    config.model = source.find(config.model, /*with_weights=*/false);
+    if (shape) return show(plan_capacity(config, shape_config(*shape), memory));
+    if (const auto gguf = find_gguf(config.model); !gguf.empty()) {
+      const ModelFiles files = open_gguf(gguf);
+      return show(plan_capacity(config, files.config, memory, files.open_formats().get()));
+    }
+    const std::filesystem::path directory = find_model_directory(config.model);
+    const ModelConfig model = ModelConfig::from_file(directory / "config.json");
+    return show(plan_capacity(config, model, memory, open_formats(directory, model).get()));
+  }
+
+ private:
+  int show(const Capacity& capacity) const {
+    json ? print_json(capacity) : print_table(capacity);
+    return capacity.fits() ? 0 : kFailed;
+  }
+};
 
 }  // namespace
 
 void add_plan(CLI::App& app, Command& chosen) {
-  auto [flags, plan] =
-      add_command<Plan>(app, chosen, "plan", "Show the memory a model takes, without loading it");
-  plan.add_to(flags);
-  plan.add_shape_to(flags);
-  flags.bytes("--memory", plan.memory, "bytes, or with a unit such as 24GiB (default: this machine's)");
-  flags.on("--json", plan.json, "print one JSON object");
+  add_command<Plan>(app, chosen, "plan", "Show the memory a model takes, without loading it");
 }
 
 }  // namespace quire::cli

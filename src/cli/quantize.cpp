@@ -11,6 +11,16 @@ struct Quantize : QuantizeOptions {
   std::string format_name;
   ModelSource source;
 
+  void add_to(Flags flags) {
+    flags.value("MODEL", model, "checkpoint directory of plain weights, or a hub id")->required();
+    flags.value("OUT", out, "directory to write, which must not have files")->required();
+    flags
+        .value("--format", format_name, "fp8, int8 or int4 (compressed-tensors), nf4 (bitsandbytes)",
+               CLI::IsMember({"fp8", "int8", "int4", "nf4"}))
+        ->required();
+    flags.on("--quantize-head", quantize_head, "the head, too, where it is no embedding");
+    add_source_options(flags, source);
+  }
   int run() {
     refuse_several_processes("quantize");
     out = output_directory(out);  // before anything is downloaded
@@ -18,7 +28,7 @@ struct Quantize : QuantizeOptions {
     format = parse_quantization(format_name);
     on_tensor = progress_bar("tensors");
     const InterruptFlag interrupt({SIGINT, SIGTERM, SIGHUP});
-    stopped = [] { return InterruptFlag::raised().load(); };
+    stopped = InterruptFlag::is_raised;
     try {
       const QuantizedSize size = quantize_model(*this);
       print_text(stdout, "{}: {} matrices in {}; {:.1f} MB, of {:.1f}\n", out.string(), size.num_matrices,
@@ -36,16 +46,8 @@ struct Quantize : QuantizeOptions {
 }  // namespace
 
 void add_quantize(CLI::App& app, Command& chosen) {
-  auto [flags, quantize] = add_command<Quantize>(
-      app, chosen, "quantize", "Write a checkpoint whose weights are codes, as --quantization makes them");
-  flags.value("MODEL", quantize.model, "checkpoint directory of plain weights, or a hub id")->required();
-  flags.value("OUT", quantize.out, "directory to write, which must not have files")->required();
-  flags
-      .value("--format", quantize.format_name, "fp8, int8 or int4 (compressed-tensors), nf4 (bitsandbytes)",
-             CLI::IsMember({"fp8", "int8", "int4", "nf4"}))
-      ->required();
-  flags.on("--quantize-head", quantize.quantize_head, "the head, too, where it is no embedding");
-  add_source_options(flags, quantize.source);
+  add_command<Quantize>(app, chosen, "quantize",
+                        "Write a checkpoint whose weights are codes, as --quantization makes them");
 }
 
 }  // namespace quire::cli

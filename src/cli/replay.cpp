@@ -28,41 +28,9 @@ struct RecordedPlan : SchedulerObserver {
   }
 };
 
-struct Replay {
-  std::string file;
-  std::optional<std::uint64_t> at;
-  bool json = false;
-  bool window = false;
-  int port = 8000;
-
-  int run() const;
-  int show_part(const Recording& recording) const;
-  int show_state(const Recording& recording, const Replayer& replayer) const;
-};
-
 void print_info(const RecordingInfo& info) {
   print_text(stdout, "{}, {} on {}; recorded {}, {} the ids of tokens\n", info.model, info.dtype, info.device,
              date(info.started), info.with_tokens ? "with" : "without");
-}
-
-// Where the beginning is missing there is nothing to be done again.
-int Replay::show_part(const Recording& recording) const {
-  RecordedPlan plan;
-  plan.step = at;
-  recording.read(plan);
-  if (plan.text.empty() && at) fail("{}: step {} is not in it", file, *at);
-  print_info(recording.info());
-  print_text(stdout, "the last part of what was: it can be looked at, not made again\n\n{}", plan.text);
-  return 0;
-}
-
-int Replay::show_state(const Recording& recording, const Replayer& replayer) const {
-  if (replayer.step() < *at) fail("{}: it has {} steps, not {}", file, replayer.step(), *at);
-  RecordedPlan plan;
-  plan.step = at;
-  recording.read(plan, [&](std::uint64_t /*time*/) { return plan.text.empty(); });
-  print_text(stdout, "{}\n{}", plan.text, to_text(replayer.scheduler()));
-  return 0;
 }
 
 void print_summary(const Recording& recording, const Replayer& replayer, double seconds, bool whole) {
@@ -80,45 +48,74 @@ void print_summary(const Recording& recording, const Replayer& replayer, double 
   print_text(stdout, "\nthe state that led there:\n{}", to_text(replayer.scheduler()));
 }
 
-int Replay::run() const {
-  if (window) return serve_recording(file, port);
-  const Recording recording(file);
-  if (!recording.info().from_start) return show_part(recording);
-  Replayer replayer(recording.info().scheduler);
-  std::uint64_t last_time = 0;
-  const bool whole = recording.read(replayer, [&](std::uint64_t time) {
-    last_time = time;
-    return !replayer.difference() && (!at || replayer.step() < *at);
-  });
-  const auto& difference = replayer.difference();
-  if (at && !difference) return show_state(recording, replayer);
-  const double seconds = static_cast<double>(last_time) / 1e6;
-  if (json)
-    print_json_line({{"model", recording.info().model},
-                     {"requests", replayer.num_requests()},
-                     {"steps", replayer.step()},
-                     {"seconds", seconds},
-                     {"tokens", replayer.num_tokens()},
-                     {"whole", whole},
-                     {"differs_at", difference ? OrderedJson(difference->step) : OrderedJson()}});
-  else
-    print_summary(recording, replayer, seconds, whole);
-  return difference ? kFailed : 0;
-}
+struct Replay {
+  std::string file;
+  std::optional<std::uint64_t> at;
+  bool json = false;
+  bool window = false;
+  int port = 8000;
+
+  void add_to(Flags flags) {
+    flags.value("FILE", file, "what --record has written")->required();
+    flags.value("--at", at, "show this step's plan, and what the scheduler has behind it");
+    flags.on("--json", json, "print one JSON object");
+    flags.on("--window", window, "show it on a page at /window, step by step")->excludes("--at", "--json");
+    flags.shown("--port", port, "of the page; 0: any that is free", CLI::Range(0, 65535))->needs("--window");
+  }
+
+  int run() const {
+    if (window) return serve_recording(file, port);
+    const Recording recording(file);
+    if (!recording.info().from_start) return show_part(recording);
+    Replayer replayer(recording.info().scheduler);
+    RecordingReader reader(recording);
+    while (reader.next(replayer) && !replayer.difference() && (!at || replayer.step() < *at)) {
+    }
+    const auto& difference = replayer.difference();
+    if (at && !difference) return show_state(recording, replayer);
+    const double seconds = static_cast<double>(reader.time()) / 1e6;
+    if (json)
+      print_json_line({{"model", recording.info().model},
+                       {"requests", replayer.num_requests()},
+                       {"steps", replayer.step()},
+                       {"seconds", seconds},
+                       {"tokens", replayer.num_tokens()},
+                       {"whole", reader.ended()},
+                       {"differs_at", difference ? OrderedJson(difference->step) : OrderedJson()}});
+    else
+      print_summary(recording, replayer, seconds, reader.ended());
+    return difference ? kFailed : 0;
+  }
+
+ private:
+  // Where the beginning is missing there is nothing to be done again.
+  int show_part(const Recording& recording) const {
+    RecordedPlan plan;
+    plan.step = at;
+    recording.read(plan);
+    if (plan.text.empty() && at) fail("{}: step {} is not in it", file, *at);
+    print_info(recording.info());
+    print_text(stdout, "the last part of what was: it can be looked at, not made again\n\n{}", plan.text);
+    return 0;
+  }
+
+  int show_state(const Recording& recording, const Replayer& replayer) const {
+    if (replayer.step() < *at) fail("{}: it has {} steps, not {}", file, replayer.step(), *at);
+    RecordedPlan plan;
+    plan.step = at;
+    RecordingReader reader(recording);
+    while (reader.next(plan) && plan.text.empty()) {
+    }
+    print_text(stdout, "{}\n{}", plan.text, to_text(replayer.scheduler()));
+    return 0;
+  }
+};
 
 }  // namespace
 
 void add_replay(CLI::App& app, Command& chosen) {
-  auto [flags, replay] = add_command<Replay>(
-      app, chosen, "replay", "Make the plans of a recording again, and compare them step by step");
-  flags.value("FILE", replay.file, "what --record has written")->required();
-  CLI::Option* const at =
-      flags.value("--at", replay.at, "show this step's plan, and what the scheduler has behind it");
-  CLI::Option* const json = flags.on("--json", replay.json, "print one JSON object");
-  CLI::Option* const window =
-      flags.on("--window", replay.window, "show it on a page at /window, step by step");
-  window->excludes(at)->excludes(json);
-  flags.shown("--port", replay.port, "of the page; 0: any that is free", CLI::Range(0, 65535))->needs(window);
+  add_command<Replay>(app, chosen, "replay",
+                      "Make the plans of a recording again, and compare them step by step");
 }
 
 }  // namespace quire::cli

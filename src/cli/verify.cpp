@@ -50,6 +50,14 @@ struct Verify : EngineOptions {
   bool json = false;
   bool checksums = false;
 
+  void add_to(Flags flags) {
+    EngineOptions::add_to(flags);
+    flags.command.get_option("MODEL")->required()->description(
+        "checkpoint directory, or hub id, that has expected.safetensors, or a .gguf file beside one");
+    flags.on("--json", json, "print one JSON object a prompt");
+    flags.on("--checksums", checksums,
+             "compare its files with what quire checksum wrote beside them, and nothing else");
+  }
   int run() {
     refuse_several_processes("verify");
     config.model = source.find(config.model);
@@ -70,6 +78,10 @@ struct Checksum {
   std::string model;
   ModelSource source;
 
+  void add_to(Flags flags) {
+    flags.value("MODEL", model, "checkpoint directory, hub id or .gguf file")->required();
+    add_source_options(flags, source);
+  }
   int run() const {
     const std::string found = source.find(model);
     const std::size_t count = write_checksums(found);
@@ -81,22 +93,9 @@ struct Checksum {
 }  // namespace
 
 void add_verify(CLI::App& app, Command& chosen) {
-  auto [flags, verify] =
-      add_command<Verify>(app, chosen, "verify", "Compare a model with its expected.safetensors");
-  verify.add_to(flags);
-  flags.command.get_option("MODEL")->required()->description(
-      "checkpoint directory, or hub id, that has expected.safetensors, or a .gguf file beside one");
-  flags.on("--json", verify.json, "print one JSON object a prompt");
-  flags.on("--checksums", verify.checksums,
-           "compare its files with what quire checksum wrote beside them, and nothing else");
-}
-
-void add_checksum(CLI::App& app, Command& chosen) {
-  auto [flags, checksum] =
-      add_command<Checksum>(app, chosen, "checksum",
-                            "Write the SHA-256 of a model's files, for verify --checksums and sha256sum -c");
-  flags.value("MODEL", checksum.model, "checkpoint directory, hub id or .gguf file")->required();
-  add_source_options(flags, checksum.source);
+  add_command<Verify>(app, chosen, "verify", "Compare a model with its expected.safetensors");
+  add_command<Checksum>(app, chosen, "checksum",
+                        "Write the SHA-256 of a model's files, for verify --checksums and sha256sum -c");
 }
 
 }  // namespace quire::cli

@@ -1,5 +1,7 @@
 #include "load/answer_reader.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/json.h"
 
@@ -14,22 +16,15 @@ constexpr int kOk = 200;
 }  // namespace
 
 void SseReader::read(std::string_view bytes, const std::function<void(std::string_view data)>& on_data) {
-  if (after_return_ && !bytes.empty()) {
-    if (bytes.front() == '\n') bytes.remove_prefix(1);
-    after_return_ = false;
-  }
-  while (!bytes.empty()) {
-    const std::size_t end = bytes.find_first_of("\r\n");
-    line_ += bytes.substr(0, end);
+  for (const char byte : bytes) {
+    const bool ends_return = std::exchange(after_return_, byte == '\r') && byte == '\n';
+    if (ends_return) continue;
+    if (byte == '\r' || byte == '\n')
+      take_line(on_data);
+    else
+      line_ += byte;
     if (line_.size() + data_.size() > kMaxEventBytes)
       fail("an event of the stream is longer than {} bytes", kMaxEventBytes);
-    if (end == std::string_view::npos) return;
-    take_line(on_data);
-    const bool is_return = bytes[end] == '\r';
-    bytes.remove_prefix(end + 1);
-    if (!is_return) continue;
-    after_return_ = bytes.empty();
-    if (bytes.starts_with('\n')) bytes.remove_prefix(1);
   }
 }
 
@@ -97,39 +92,32 @@ void AnswerReader::take_usage(const Json& answer) {
   timeline_.has_usage = true;
 }
 
-void AnswerReader::take_answer(double now) {
-  const Json answer = parse_json(body_, "the answer");
-  if (!answer.is_object() || !answer.contains("choices"))
-    fail("the answer is no completion: {}", in_quotes(body_));
-  take_usage(answer);
-  timeline_.end = now;
-}
-
-std::string AnswerReader::find_error(const HttpOutcome& outcome) const {
-  if (!timeline_.error.empty()) return timeline_.error;
-  if (outcome.status != 0 && outcome.status != kOk)
-    return format_text("HTTP {}: {}", outcome.status, error_text(body_));
-  if (!outcome.error.empty()) return outcome.error;
-  if (stream_ && !done_) return "the stream ended before [DONE]";
-  if (stream_ && timeline_.chunks.empty()) return "the stream had no chunk with choices";
-  return {};
+void AnswerReader::take_end(const HttpOutcome& outcome) {
+  if (!timeline_.error.empty()) fail("{}", timeline_.error);
+  if (outcome.status != 0 && outcome.status != kOk) fail("HTTP {}: {}", outcome.status, error_text(body_));
+  if (!outcome.error.empty()) fail("{}", outcome.error);
+  if (stream_) {
+    if (!done_) fail("the stream ended before [DONE]");
+    if (timeline_.chunks.empty()) fail("the stream had no chunk with choices");
+    timeline_.end = timeline_.chunks.back();
+    if (!timeline_.has_usage) timeline_.output_tokens = static_cast<int>(timeline_.chunks.size());
+  } else {
+    const Json answer = parse_json(body_, "the answer");
+    if (!answer.is_object() || !answer.contains("choices"))
+      fail("the answer is no completion: {}", in_quotes(body_));
+    take_usage(answer);
+  }
 }
 
 void AnswerReader::end(const HttpOutcome& outcome, double now) {
-  timeline_.error = find_error(outcome);
-  if (timeline_.error.empty() && stream_) {
-    timeline_.end = timeline_.chunks.back();
-    if (!timeline_.has_usage) timeline_.output_tokens = static_cast<int>(timeline_.chunks.size());
-  } else if (timeline_.error.empty()) {
-    try {
-      take_answer(now);
-    } catch (const std::exception& e) {
-      timeline_.error = e.what();
-    }
+  timeline_.end = now;
+  timeline_.state = RequestTimeline::State::kFailed;
+  try {
+    take_end(outcome);
+    timeline_.state = RequestTimeline::State::kDone;
+  } catch (const std::exception& e) {
+    timeline_.error = e.what();
   }
-  const bool failed = !timeline_.error.empty();
-  if (failed) timeline_.end = now;
-  timeline_.state = failed ? RequestTimeline::State::kFailed : RequestTimeline::State::kDone;
 }
 
 }  // namespace quire

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "inspect/bench.h"
 
 namespace quire {
 namespace {
@@ -47,7 +49,6 @@ LoadRequest parse_line(std::string_view text, const std::string& where) {
   return request;
 }
 
-using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLongestWait{100};  // until an interruption is noticed
 
 std::vector<std::string> headers_of(const std::string& api_key) {
@@ -58,8 +59,8 @@ std::vector<std::string> headers_of(const std::string& api_key) {
 
 // Reads the answer into the timeline, in seconds since `start`. The timeline is there until on_done.
 void send_request(HttpClient& client, const LoadTarget& target, std::string body, RequestTimeline& timeline,
-                  Clock::time_point start, std::function<void()> on_done) {
-  const auto now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+                  BenchClock::time_point start, std::function<void()> on_done) {
+  const auto now = [start] { return seconds_between(start, BenchClock::now()); };
   const auto reader = std::make_shared<AnswerReader>(timeline, target.form.stream);
   HttpCall call{.url = target.url, .headers = headers_of(target.api_key), .body = std::move(body)};
   call.on_bytes = [reader, now](int status, std::string_view bytes) {
@@ -74,64 +75,6 @@ void send_request(HttpClient& client, const LoadTarget& target, std::string body
   timeline.sent = now();
   client.start(std::move(call));
 }
-
-class Load {
- public:
-  Load(HttpClient& client, const LoadTarget& target, const LoadOptions& options,
-       const std::vector<LoadRequest>& requests)
-      : client_(client),
-        target_(target),
-        options_(options),
-        arrivals_(arrival_times(requests.size(), options.requests_per_s, options.seed)),
-        timelines_(requests.size()) {
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      bodies_.push_back(request_body(requests[i], target.form));
-      timelines_[i].prompt_tokens = requests[i].size.prompt_tokens;
-    }
-  }
-
-  LoadResult run() {
-    start_ = Clock::now();
-    while (num_ended_ < timelines_.size() && !(options_.interrupted && options_.interrupted())) {
-      while (may_send() && arrivals_[num_sent_] <= now()) send();
-      client_.poll(wait());
-    }
-    const double seconds = now();
-    client_.cancel_all();
-    return {std::move(timelines_), seconds};
-  }
-
- private:
-  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-
-  bool may_send() const {
-    return num_sent_ < timelines_.size() && num_sent_ - num_ended_ < options_.max_concurrency;
-  }
-
-  std::chrono::milliseconds wait() const {
-    if (!may_send()) return kLongestWait;
-    const double ms = std::ceil(1e3 * std::max(0.0, arrivals_[num_sent_] - now()));
-    return std::min(kLongestWait, std::chrono::milliseconds(static_cast<std::int64_t>(std::min(ms, 1e6))));
-  }
-
-  void send() {
-    const std::size_t index = num_sent_++;
-    send_request(client_, target_, std::move(bodies_[index]), timelines_[index], start_, [this] {
-      ++num_ended_;
-      if (options_.on_progress) options_.on_progress(num_ended_, timelines_.size());
-    });
-  }
-
-  HttpClient& client_;
-  const LoadTarget& target_;
-  const LoadOptions& options_;
-  const std::vector<double> arrivals_;
-  std::vector<std::string> bodies_;
-  std::vector<RequestTimeline> timelines_;
-  std::size_t num_sent_ = 0;
-  std::size_t num_ended_ = 0;
-  Clock::time_point start_;
-};
 
 constexpr double kMsPerSecond = 1e3;
 
@@ -150,7 +93,7 @@ class ServerTurns final : public TurnRunner {
       ended_.push_back(std::move(turn));
     };
     send_request(client_, target_, request_body({{0, turn.output_tokens}, "", turn.prompt}, target_.form), *t,
-                 Clock::now(), take);
+                 BenchClock::now(), take);
   }
 
   std::vector<AgentTurn> wait() override {
@@ -163,11 +106,6 @@ class ServerTurns final : public TurnRunner {
   std::vector<AgentTurn> ended_;
   HttpClient client_;
 };
-
-double rate(std::int64_t amount, double seconds) {
-  return amount > 0 && seconds > 0 ? static_cast<double>(amount) / seconds
-                                   : std::numeric_limits<double>::quiet_NaN();
-}
 
 void add_latencies(const RequestTimeline& timeline, LoadFigures& figures) {
   figures.e2e_ms.push_back(kMsPerSecond * (timeline.end - timeline.sent));
@@ -205,16 +143,12 @@ std::vector<LoadRequest> random_requests(const RandomSizes& sizes, std::uint64_t
 
 std::vector<LoadRequest> read_dataset(const std::filesystem::path& file) {
   constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
-  const std::string text = read_text_file(file, kMaxBytes);
+  std::istringstream text(read_text_file(file, kMaxBytes));
   std::vector<LoadRequest> requests;
-  std::size_t number = 1;
-  for (std::size_t start = 0; start < text.size(); ++number) {
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    const std::string_view line = std::string_view(text).substr(start, end - start);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+  int number = 1;
+  for (std::string line; std::getline(text, line); ++number)
+    if (line.find_first_not_of(" \t\r") != std::string::npos)
       requests.push_back(parse_line(line, format_text("{}, line {}", file.string(), number)));
-    start = end + 1;
-  }
   if (requests.empty()) fail("{}: there are no requests in it", file.string());
   return requests;
 }
@@ -258,7 +192,37 @@ std::string request_body(const LoadRequest& request, const RequestForm& form) {
 
 LoadResult run_load(HttpClient& client, const LoadTarget& target, const std::vector<LoadRequest>& requests,
                     const LoadOptions& options) {
-  return Load(client, target, options, requests).run();
+  const std::size_t count = requests.size();
+  const std::vector<double> arrivals = arrival_times(count, options.requests_per_s, options.seed);
+  LoadResult result{.timelines = std::vector<RequestTimeline>(count)};
+  std::vector<std::string> bodies;  // which take no time once the load has begun
+  for (const LoadRequest& request : requests) {
+    result.timelines[bodies.size()].prompt_tokens = request.size.prompt_tokens;
+    bodies.push_back(request_body(request, target.form));
+  }
+  std::size_t num_sent = 0, num_ended = 0;
+  const auto end_one = [&] {
+    ++num_ended;
+    if (options.on_progress) options.on_progress(num_ended, count);
+  };
+  const auto start = BenchClock::now();
+  const auto wait = [&] {  // 0: the next one is to be sent
+    auto ms = static_cast<double>(kLongestWait.count());
+    if (num_sent < count && num_sent - num_ended < options.max_concurrency)
+      ms = std::clamp(std::ceil(1e3 * (arrivals[num_sent] - seconds_between(start, BenchClock::now()))), 0.0,
+                      ms);
+    return std::chrono::milliseconds(static_cast<std::int64_t>(ms));
+  };
+  while (num_ended < count && !(options.interrupted && options.interrupted())) {
+    while (wait().count() == 0) {
+      const std::size_t index = num_sent++;
+      send_request(client, target, std::move(bodies[index]), result.timelines[index], start, end_one);
+    }
+    client.poll(wait());
+  }
+  result.seconds = seconds_between(start, BenchClock::now());
+  client.cancel_all();
+  return result;
 }
 
 std::unique_ptr<TurnRunner> server_turns(LoadTarget target) {
@@ -270,46 +234,34 @@ LoadFigures load_figures(const LoadResult& result) {
   figures.seconds = result.seconds;
   figures.peak_concurrency = peak_concurrency(result);
   for (const RequestTimeline& timeline : result.timelines) {
-    switch (timeline.state) {
-      case RequestTimeline::State::kUnsent:
-        break;
-      case RequestTimeline::State::kUnderWay:
-        ++figures.num_cancelled;
-        break;
-      case RequestTimeline::State::kFailed:
-        if (figures.num_failed++ == 0) figures.first_error = timeline.error;
-        break;
-      case RequestTimeline::State::kDone:
-        ++figures.num_done;
-        figures.num_without_usage += timeline.has_usage ? 0 : 1;
-        figures.prompt_tokens += timeline.prompt_tokens;
-        figures.output_tokens += timeline.output_tokens;
-        add_latencies(timeline, figures);
-        break;
-    }
+    using State = RequestTimeline::State;
+    if (timeline.state == State::kUnderWay) ++figures.num_cancelled;
+    if (timeline.state == State::kFailed && figures.num_failed++ == 0) figures.first_error = timeline.error;
+    if (timeline.state != State::kDone) continue;
+    ++figures.num_done;
+    figures.num_without_usage += timeline.has_usage ? 0 : 1;
+    figures.prompt_tokens += timeline.prompt_tokens;
+    figures.output_tokens += timeline.output_tokens;
+    add_latencies(timeline, figures);
   }
   return figures;
 }
 
-double LoadFigures::requests_per_s() const { return rate(static_cast<std::int64_t>(num_done), seconds); }
-double LoadFigures::prompt_tokens_per_s() const { return rate(prompt_tokens, seconds); }
-double LoadFigures::output_tokens_per_s() const { return rate(output_tokens, seconds); }
-double LoadFigures::total_tokens_per_s() const { return rate(prompt_tokens + output_tokens, seconds); }
+double LoadFigures::per_s(std::int64_t amount) const {
+  return amount > 0 && seconds > 0 ? static_cast<double>(amount) / seconds : std::nan("");
+}
 
 double mean(const std::vector<double>& values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (values.empty()) return std::nan("");
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 std::string first_model(const std::string& url, const std::string& api_key) {
   const std::string models_url = url + "/v1/models";
   const Json answer = parse_json(fetch({.url = models_url, .headers = headers_of(api_key)}), models_url);
-  if (answer.is_object() && answer.contains("data") && answer["data"].is_array() && !answer["data"].empty()) {
-    const Json& model = answer["data"].front();
-    if (model.is_object() && model.contains("id") && model["id"].is_string())
-      return model["id"].get<std::string>();
-  }
-  fail("{}: no model is listed there; name one with --model", models_url);
+  const Json id = answer.is_object() ? answer.value(Json::json_pointer("/data/0/id"), Json()) : Json();
+  if (!id.is_string()) fail("{}: no model is listed there; name one with --model", models_url);
+  return id.get<std::string>();
 }
 
 }  // namespace quire

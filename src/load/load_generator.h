@@ -74,7 +74,7 @@ std::unique_ptr<TurnRunner> server_turns(LoadTarget target);
 // What a load came to. As in vLLM's benchmark, requests that failed or were cancelled count in no figure but
 // their own; a latency that no request had is an empty list.
 struct LoadFigures {
-  std::size_t num_done = 0;
+  std::int64_t num_done = 0;
   std::size_t num_failed = 0;
   std::size_t num_cancelled = 0;      // under way when the load was interrupted
   std::size_t num_without_usage = 0;  // of those done: the tokens are a guess
@@ -88,11 +88,7 @@ struct LoadFigures {
   std::vector<double> itl_ms;   // between two chunks
   std::vector<double> e2e_ms;   // from sending a request to its last chunk
 
-  // NaN where nothing was done.
-  double requests_per_s() const;
-  double prompt_tokens_per_s() const;
-  double output_tokens_per_s() const;
-  double total_tokens_per_s() const;
+  double per_s(std::int64_t amount) const;  // of requests or tokens; NaN of none
 };
 
 LoadFigures load_figures(const LoadResult& result);

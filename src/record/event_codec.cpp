@@ -2,6 +2,8 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include "scheduler/plan_codec.h"
@@ -23,7 +25,11 @@ enum Event : std::uint8_t {
 
 constexpr int kMostOutputs = 1 << 20;  // of a request
 
-enum class Sampled : std::uint8_t { kNothing, kToken, kDropped, kInvalidLogits, kNoneLeft };
+// What a sequence's result has, by its code: what is no token, or for two of them one: it stands behind the
+// code, of kDropped only with tokens.
+constexpr std::array<TokenId, 5> kSampled = {SequenceResult::kNoToken, 0, 0, SequenceResult::kInvalidLogits,
+                                             SequenceResult::kNoneLeft};
+constexpr std::size_t kToken = 1, kDropped = 2;
 
 // The bits of a sequence in a plan.
 enum : std::uint8_t {
@@ -37,101 +43,89 @@ enum : std::uint8_t {
   kOtherOutput = 128
 };
 
+// The bits of a request.
+enum : unsigned { kConstraint = 1, kJumps = 2 };
+
 OutputKind usual_output(bool samples) { return samples ? OutputKind::kLast : OutputKind::kNone; }
 
-void write_copies(ByteWriter& out, std::span<const BlockCopy> copies) {
-  out.number(copies.size());
-  for (const auto& [from, to] : copies) {
-    out.integer(from);
-    out.integer(to);
+// The walks write a value's fields, or read them into one that has none, by whether Io is a ByteWriter or a
+// ByteReader.
+template <typename Io>
+void walk_sequence(Io& io, auto& plan, SequenceId previous) {
+  auto bits = static_cast<std::uint8_t>(
+      (plan.num_tokens == 1 ? kOneToken : 0) | (plan.start ? kStarts : 0) | (plan.sample ? kSamples : 0) |
+      (plan.mask_stop ? kMasksStop : 0) | (plan.constrained ? kConstrained : 0) |
+      (plan.new_blocks.empty() ? 0 : kNewRows) | (plan.state_to != kNoBlock ? kHasStates : 0) |
+      (plan.output != usual_output(plan.sample) ? kOtherOutput : 0));
+  auto step = static_cast<std::int64_t>(plan.sequence - previous);
+  io.byte(bits);
+  io.integer(step);
+  if constexpr (Io::kReads) {
+    plan.sequence = previous + static_cast<SequenceId>(step);
+    plan.num_tokens = 1;
+    if ((bits & kStarts) != 0) plan.start.emplace();
+    plan.sample = (bits & kSamples) != 0;
+    plan.mask_stop = (bits & kMasksStop) != 0;
+    plan.constrained = (bits & kConstrained) != 0;
+    plan.output = usual_output(plan.sample);
   }
-}
-
-std::vector<BlockCopy> read_copies(ByteReader& in) {
-  std::vector<BlockCopy> copies(in.size());
-  for (auto& [from, to] : copies) {
-    from = in.integer_as_int();
-    to = in.integer_as_int();
-  }
-  return copies;
-}
-
-void write_sequence(ByteWriter& out, const SequencePlan& plan, SequenceId previous) {
-  const bool has_states = plan.state_to != kNoBlock;
-  const bool is_other = plan.output != usual_output(plan.sample);
-  const int bits = (plan.num_tokens == 1 ? kOneToken : 0) | (plan.start ? kStarts : 0) |
-                   (plan.sample ? kSamples : 0) | (plan.mask_stop ? kMasksStop : 0) |
-                   (plan.constrained ? kConstrained : 0) | (plan.new_blocks.empty() ? 0 : kNewRows) |
-                   (has_states ? kHasStates : 0) | (is_other ? kOtherOutput : 0);
-  out.byte(static_cast<std::uint8_t>(bits));
-  out.integer(static_cast<std::int64_t>(plan.sequence - previous));
-  if (plan.num_tokens != 1) out.number(static_cast<std::uint64_t>(plan.num_tokens));
-  if (plan.start) out.number(static_cast<std::uint64_t>(plan.seat));
-  if (plan.start || plan.num_tokens != 1) out.number(static_cast<std::uint64_t>(plan.first_position));
-  if (!plan.new_blocks.empty()) {
-    out.number(static_cast<std::uint64_t>(plan.first_new_row));
-    out.number(plan.new_blocks.size());
-    for (const BlockId block : plan.new_blocks) out.integer(block);
-  }
-  if (has_states) {
-    out.integer(plan.state_from);
-    out.integer(plan.state_to);
-  }
-  if (is_other) out.byte(static_cast<std::uint8_t>(plan.output));
-}
-
-SequencePlan read_sequence(ByteReader& in, SequenceId previous) {
-  SequencePlan plan;
-  const std::uint8_t bits = in.byte();
-  plan.sequence = previous + static_cast<SequenceId>(in.integer());
-  plan.num_tokens = (bits & kOneToken) != 0 ? 1 : in.number_as<int>();
-  plan.sample = (bits & kSamples) != 0;
-  plan.mask_stop = (bits & kMasksStop) != 0;
-  plan.constrained = (bits & kConstrained) != 0;
-  plan.output = usual_output(plan.sample);
-  if ((bits & kStarts) != 0) {
-    plan.start.emplace();
-    plan.seat = in.number_as<int>();
-  }
-  if (plan.start || plan.num_tokens != 1) plan.first_position = in.number_as<int>();
+  if ((bits & kOneToken) == 0) io.number(plan.num_tokens);
+  if (plan.start) io.number(plan.seat);
+  if (plan.start || plan.num_tokens != 1) io.number(plan.first_position);
   if ((bits & kNewRows) != 0) {
-    plan.first_new_row = in.number_as<int>();
-    plan.new_blocks.resize(in.size());
-    for (BlockId& block : plan.new_blocks) block = in.integer_as_int();
+    io.number(plan.first_new_row);
+    io.size_of(plan.new_blocks);
+    for (auto& block : plan.new_blocks) io.integer(block);
   }
   if ((bits & kHasStates) != 0) {
-    plan.state_from = in.integer_as_int();
-    plan.state_to = in.integer_as_int();
+    io.integer(plan.state_from);
+    io.integer(plan.state_to);
   }
-  if ((bits & kOtherOutput) != 0) plan.output = OutputKind{in.number_as<std::uint8_t>(kNumOutputKinds - 1)};
-  return plan;
+  if ((bits & kOtherOutput) != 0) io.number(plan.output, kNumOutputKinds - 1);
 }
 
-StepPlan read_plan(ByteReader& in) {
-  StepPlan plan;
-  plan.id = in.number();
-  plan.sequences.reserve(in.size());
-  const std::size_t num_sequences = plan.sequences.capacity();
+template <typename Io>
+void walk_plan(Io& io, auto& plan) {
+  io.number(plan.id);
+  io.size_of(plan.sequences);
   std::int64_t num_tokens = 0;
-  for (std::size_t i = 0; i < num_sequences; ++i) {
-    const SequenceId previous = plan.sequences.empty() ? 0 : plan.sequences.back().sequence;
-    num_tokens += plan.sequences.emplace_back(read_sequence(in, previous)).num_tokens;
+  for (SequenceId previous = 0; auto& sequence : plan.sequences) {
+    walk_sequence(io, sequence, previous);
+    previous = sequence.sequence;
+    num_tokens += sequence.num_tokens;
   }
-  if (num_tokens > std::numeric_limits<int>::max()) fail("step {} has {} tokens", plan.id, num_tokens);
-  plan.num_tokens = static_cast<int>(num_tokens);
-  plan.saves = read_copies(in);
-  plan.block_copies = read_copies(in);
-  plan.restores = read_copies(in);
-  plan.state_copies.saves = read_copies(in);
-  plan.state_copies.restores = read_copies(in);
-  plan.decisions.resize(in.size());
-  for (Decision& decision : plan.decisions) {
-    decision.sequence = in.number();
-    decision.kind = Decision::Kind{in.number_as<std::uint8_t>(Decision::kNumKinds - 1)};
-    decision.why = Decision::Why{in.number_as<std::uint8_t>(Decision::kNumWhys - 1)};
-    decision.count = in.integer_as_int();
+  if constexpr (Io::kReads) {
+    if (num_tokens > std::numeric_limits<int>::max()) fail("step {} has {} tokens", plan.id, num_tokens);
+    plan.num_tokens = static_cast<int>(num_tokens);
   }
-  return plan;
+  for (auto* const copies : {&plan.saves, &plan.block_copies, &plan.restores, &plan.state_copies.saves,
+                             &plan.state_copies.restores}) {
+    io.size_of(*copies);
+    for (auto& [from, to] : *copies) {
+      io.integer(from);
+      io.integer(to);
+    }
+  }
+  io.size_of(plan.decisions);
+  for (auto& [sequence, kind, why, count] : plan.decisions) {
+    io.number(sequence);
+    io.number(kind, Decision::kNumKinds - 1);
+    io.number(why, Decision::kNumWhys - 1);
+    io.integer(count);
+  }
+}
+
+// What stands before a request's prompt, but for its salt and its priority.
+void walk_request(auto& io, auto& request, unsigned& bits) {
+  io.number(request.id);
+  io.number(request.num_outputs, kMostOutputs);
+  io.number(request.first_sibling);
+  io.number(request.beam_width, kMostOutputs);
+  io.number(request.max_tokens);
+  io.number(request.min_tokens);
+  io.number(request.prompt_output, kNumOutputKinds - 1);
+  io.number(bits, kConstraint | kJumps);
+  io.number(request.held_bytes);
 }
 
 }  // namespace
@@ -150,35 +144,19 @@ std::uint64_t PrefixNames::name(std::string_view text) const {
   return text.empty() ? 0 : XXH3_64bits_withSeed(text.data(), text.size(), secret_) | 1;
 }
 
-void write_plan(ByteWriter& out, const StepPlan& plan) {
-  out.number(plan.id);
-  out.number(plan.sequences.size());
-  SequenceId previous = 0;
-  for (const SequencePlan& sequence : plan.sequences)
-    write_sequence(out, sequence, std::exchange(previous, sequence.sequence));
-  for (const auto& copies :
-       {plan.saves, plan.block_copies, plan.restores, plan.state_copies.saves, plan.state_copies.restores})
-    write_copies(out, copies);
-  out.number(plan.decisions.size());
-  for (const Decision& decision : plan.decisions) {
-    out.number(decision.sequence);
-    out.number(static_cast<std::uint64_t>(decision.kind));
-    out.number(static_cast<std::uint64_t>(decision.why));
-    out.integer(decision.count);
-  }
-}
+void write_plan(ByteWriter& out, const StepPlan& plan) { walk_plan(out, plan); }
 
 void EventWriter::begin() {
-  out_.clear();
+  out_.bytes.clear();
   out_.number(time_);
-  event_ = out_.size();
+  event_ = out_.bytes.size();
   last_time_ = time_;
 }
 
 void EventWriter::end() { kind(kEnd); }
 
 void EventWriter::kind(std::uint8_t kind) {
-  event_ = out_.size();
+  event_ = out_.bytes.size();
   out_.byte(kind);
   out_.number(time_ - std::exchange(last_time_, time_));
 }
@@ -187,22 +165,15 @@ void EventWriter::kind(std::uint8_t kind) {
 void EventWriter::token(PrefixNames::Chain& chain, TokenId token, FinishReason finish) {
   const TokenId name = names_.append(chain, token);
   if (format_.with_tokens)
-    out_.number(static_cast<std::uint64_t>(token));
+    out_.number(token);
   else if (finish != FinishReason::kStop)  // none follows
-    out_.number(static_cast<std::uint64_t>(name));
+    out_.number(name);
 }
 
 void EventWriter::added(const SequenceRequest& request) {
   kind(kAdded);
-  out_.number(request.id);
-  out_.number(static_cast<std::uint64_t>(request.num_outputs));
-  out_.number(request.first_sibling);
-  out_.number(static_cast<std::uint64_t>(request.beam_width));
-  out_.number(static_cast<std::uint64_t>(request.max_tokens));
-  out_.number(static_cast<std::uint64_t>(request.min_tokens));
-  out_.number(static_cast<std::uint64_t>(request.prompt_output));
-  out_.number((request.make_constraint ? 1U : 0U) | (request.may_jump ? 2U : 0U));
-  out_.number(request.held_bytes);
+  unsigned bits = (request.make_constraint ? kConstraint : 0U) | (request.may_jump ? kJumps : 0U);
+  walk_request(out_, request, bits);
   out_.fixed(names_.name(request.cache_salt));
   out_.integer(request.priority);
   out_.number(request.prompt.size());
@@ -210,7 +181,7 @@ void EventWriter::added(const SequenceRequest& request) {
   for (const TokenId token : request.prompt) {
     const TokenId name = names_.append(chain, token);
     if (format_.with_tokens)
-      out_.number(static_cast<std::uint64_t>(token));
+      out_.number(token);
     else if (name != 0)
       out_.fixed(name);
   }
@@ -251,14 +222,12 @@ void EventWriter::applied(const StepResult& result, std::span<const SequenceUpda
 void EventWriter::result(const SequenceResult& result, const SequenceUpdate* update) {
   const FinishReason finish = update == nullptr ? FinishReason::kNone : update->finish;
   const bool follows = update != nullptr && update->token;
-  Sampled sampled = follows ? Sampled::kToken : Sampled::kDropped;
-  if (result.token == SequenceResult::kNoToken) sampled = Sampled::kNothing;
-  if (result.token == SequenceResult::kInvalidLogits) sampled = Sampled::kInvalidLogits;
-  if (result.token == SequenceResult::kNoneLeft) sampled = Sampled::kNoneLeft;
-  out_.byte(static_cast<std::uint8_t>(static_cast<int>(sampled) | static_cast<int>(finish) << 4));
-  if (sampled == Sampled::kToken) token(chains_[result.sequence], result.token, finish);
-  if (sampled == Sampled::kDropped && format_.with_tokens)
-    out_.number(static_cast<std::uint64_t>(result.token));
+  std::size_t sampled = follows ? kToken : kDropped;
+  if (result.token < 0)
+    sampled = static_cast<std::size_t>(std::ranges::find(kSampled, result.token) - kSampled.begin());
+  out_.byte(static_cast<std::uint8_t>(sampled | static_cast<std::size_t>(finish) << 4));
+  if (sampled == kToken) token(chains_[result.sequence], result.token, finish);
+  if (sampled == kDropped && format_.with_tokens) out_.number(result.token);
   if (finish != FinishReason::kNone) chains_.erase(result.sequence);
 }
 
@@ -294,19 +263,19 @@ void EventWriter::lost_steps(std::span<const SequenceUpdate> updates) {
 
 void EventReader::begin(std::span<const std::byte> chunk) {
   in_ = ByteReader(chunk);
-  time_ = in_.number();
+  time_ = in_.next_number();
 }
 
 bool EventReader::read(SchedulerObserver& to) {
   if (in_.num_left() == 0) return false;
   const std::uint8_t kind = in_.byte();
-  time_ += in_.number();
+  time_ += in_.next_number();
   switch (kind) {
     case kAdded:
       read_added(to);
       return true;
     case kAborted:
-      to.aborted(in_.number());
+      to.aborted(in_.next_number());
       return true;
     case kPlanned:
     case kNotPlanned:
@@ -335,23 +304,16 @@ bool EventReader::read(SchedulerObserver& to) {
 
 void EventReader::read_added(SchedulerObserver& to) {
   SequenceRequest request;
-  request.id = in_.number();
-  request.num_outputs = in_.number_as<int>(kMostOutputs);
-  request.first_sibling = in_.number();
-  request.beam_width = in_.number_as<int>(kMostOutputs);
-  request.max_tokens = in_.number_as<int>();
-  request.min_tokens = in_.number_as<int>();
-  request.prompt_output = OutputKind{in_.number_as<std::uint8_t>(kNumOutputKinds - 1)};
-  const auto bits = in_.number_as<unsigned>(3);
-  if ((bits & 1) != 0) request.make_constraint = [] { return nullptr; };
-  request.may_jump = (bits & 2) != 0;
-  request.held_bytes = in_.number();
+  unsigned bits = 0;
+  walk_request(in_, request, bits);
+  if ((bits & kConstraint) != 0) request.make_constraint = [] { return nullptr; };
+  request.may_jump = (bits & kJumps) != 0;
   if (const auto salt = in_.fixed<std::uint64_t>(); salt != 0) request.cache_salt = format_text("{:x}", salt);
-  request.priority = in_.integer_as_int();
+  in_.integer(request.priority);
   const auto rows = static_cast<std::size_t>(format_.with_tokens ? 1 : format_.block_size);
-  request.prompt.resize(in_.number_as<std::size_t>((in_.num_left() + 1) * rows));
+  request.prompt.resize(in_.next_number<std::size_t>((in_.num_left() + 1) * rows));
   if (format_.with_tokens) {
-    for (TokenId& token : request.prompt) token = in_.number_as<TokenId>();
+    for (TokenId& token : request.prompt) in_.number(token);
     request.sampling = decode_sampling(in_.take(in_.size()));
   } else {
     for (std::size_t i = rows; i <= request.prompt.size(); i += rows)
@@ -363,9 +325,10 @@ void EventReader::read_added(SchedulerObserver& to) {
 
 void EventReader::read_planned(SchedulerObserver& to, bool has_plan) {
   std::vector<PlanningFailure> failures(in_.size());
-  for (PlanningFailure& failure : failures) failure.id = in_.number();
+  for (PlanningFailure& failure : failures) in_.number(failure.id);
   if (!has_plan) return to.planned(nullptr, failures);
-  const StepPlan plan = read_plan(in_);
+  StepPlan plan;
+  walk_plan(in_, plan);
   std::vector<SequenceId>& ids = in_flight_.emplace_back();
   for (const SequencePlan& sequence : plan.sequences) ids.push_back(sequence.sequence);
   to.planned(&plan, failures);
@@ -378,7 +341,7 @@ FinishReason EventReader::read_finish(std::uint8_t code) const {
 
 TokenId EventReader::read_token(FinishReason finish) {
   if (!format_.with_tokens && finish == FinishReason::kStop) return EventFormat::kStopToken;
-  return in_.number_as<TokenId>();
+  return in_.next_number<TokenId>();
 }
 
 // Of steps before the first chunk that was kept, the sequences are not known: their ids are 0.
@@ -397,24 +360,11 @@ void EventReader::read_applied(SchedulerObserver& to) {
     SequenceResult& sequence = result.sequences.emplace_back();
     sequence.sequence = id;
     const FinishReason finish = read_finish(code >> 4);
-    switch (Sampled{static_cast<std::uint8_t>(code & 15)}) {
-      case Sampled::kNothing:
-        break;
-      case Sampled::kToken:
-        sequence.token = read_token(finish);
-        break;
-      case Sampled::kDropped:
-        sequence.token = format_.with_tokens ? in_.number_as<TokenId>() : 0;
-        break;
-      case Sampled::kInvalidLogits:
-        sequence.token = SequenceResult::kInvalidLogits;
-        break;
-      case Sampled::kNoneLeft:
-        sequence.token = SequenceResult::kNoneLeft;
-        break;
-      default:
-        fail("{} is nothing that is sampled", code & 15);
-    }
+    const std::size_t sampled = code & 15;
+    if (sampled >= kSampled.size()) fail("{} is nothing that is sampled", sampled);
+    sequence.token = kSampled[sampled];
+    if (sampled == kToken) sequence.token = read_token(finish);
+    if (sampled == kDropped && format_.with_tokens) in_.number(sequence.token);
     if (finish == FinishReason::kNone) continue;
     updates.emplace_back().id = id;
     updates.back().finish = finish;
@@ -423,7 +373,7 @@ void EventReader::read_applied(SchedulerObserver& to) {
 }
 
 void EventReader::read_foreseen(SchedulerObserver& to) {
-  const SequenceId id = in_.number();
+  const SequenceId id = in_.next_number();
   std::vector<SequenceUpdate> updates(in_.size());
   for (SequenceUpdate& update : updates) {
     update.id = id;
@@ -434,10 +384,10 @@ void EventReader::read_foreseen(SchedulerObserver& to) {
 }
 
 void EventReader::read_forked(SchedulerObserver& to) {
-  const SequenceId first = in_.number();
+  const SequenceId first = in_.next_number();
   std::vector<BeamFork> forks(in_.size());
   for (BeamFork& fork : forks) {
-    fork.parent = in_.number();
+    in_.number(fork.parent);
     fork.token = read_token(FinishReason::kNone);
   }
   to.forked(first, forks);

@@ -53,18 +53,18 @@ class EventWriter final : public SchedulerObserver {
  public:
   EventWriter(const EventFormat& format, std::uint64_t secret)
       : format_(format), names_(format.block_size, secret) {
-    out_.reserve(kChunkBytes);
+    out_.bytes.reserve(kChunkBytes);
   }
 
   static constexpr std::size_t kChunkBytes = 64 << 10;  // from which on a chunk is to be ended
 
   // The time of the events that follow, in microseconds since the recording began; never less than before.
   void set_time(std::uint64_t time) { time_ = time; }
-  std::span<const std::byte> chunk() const { return out_.bytes(); }
+  std::span<const std::byte> chunk() const { return out_.bytes; }
   void begin();  // a new chunk; what chunk() was is gone
   void end();    // nothing follows: the recording is whole
   // Takes the last event out of the chunk, which may be there in part; no other may follow.
-  void take_back() { out_.cut(event_); }
+  void take_back() { out_.bytes.resize(event_); }
 
   void added(const SequenceRequest& request) override;
   void aborted(SequenceId id) override;

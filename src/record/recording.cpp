@@ -15,6 +15,12 @@ constexpr std::int64_t kMostBlocks = 1 << 28;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
+std::vector<std::byte> read_bytes(const std::filesystem::path& path) {
+  const std::string text = read_text_file(path, kMostBytes);
+  const auto bytes = bytes_of(text);
+  return {bytes.begin(), bytes.end()};
+}
+
 // Calls f with the key and the member of each number of a configuration.
 template <typename Config, typename F>
 void for_each_number(Config& config, const F& f) {
@@ -90,7 +96,7 @@ std::vector<std::byte> write_header(const RecordingInfo& info) {
   out.append(bytes_of(kRecordingMagic));
   out.fixed(static_cast<std::uint32_t>(text.size()));
   out.append(bytes_of(text));
-  return {out.bytes().begin(), out.bytes().end()};
+  return std::move(out.bytes);
 }
 
 std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
@@ -98,17 +104,10 @@ std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
   out.fixed(static_cast<std::uint32_t>(chunk.size()));
   out.fixed(static_cast<std::uint32_t>(XXH32(chunk.data(), chunk.size(), 0)));
   out.append(chunk);
-  return {out.bytes().begin(), out.bytes().end()};
+  return std::move(out.bytes);
 }
 
-Recording::Recording(const std::filesystem::path& path)
-    : Recording(
-          [&] {
-            const std::string text = read_text_file(path, kMostBytes);
-            const auto bytes = bytes_of(text);
-            return std::vector<std::byte>(bytes.begin(), bytes.end());
-          }(),
-          path.string()) {}
+Recording::Recording(const std::filesystem::path& path) : Recording(read_bytes(path), path.string()) {}
 
 Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
     : bytes_(std::move(bytes)), where_(where) {
@@ -138,28 +137,28 @@ Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
   }
 }
 
-std::span<const std::byte> Recording::next_chunk(std::size_t& at) const {
-  ByteReader in(std::span<const std::byte>(bytes_).subspan(at));
+bool Recording::read(SchedulerObserver& to) const {
+  RecordingReader reader(*this);
+  while (reader.next(to)) {
+  }
+  return reader.ended();
+}
+
+std::span<const std::byte> RecordingReader::next_chunk() {
+  ByteReader in(std::span(recording_.bytes_).subspan(at_));
   if (in.num_left() < 2 * sizeof(std::uint32_t)) return {};
   const auto size = in.fixed<std::uint32_t>(), checksum = in.fixed<std::uint32_t>();
   if (size > in.num_left()) return {};
   const auto chunk = in.take(size);
   if (XXH32(chunk.data(), chunk.size(), 0) != checksum)
-    fail("the chunk at byte {} is not what was written", at);
-  at = bytes_.size() - in.num_left();
+    fail("the chunk at byte {} is not what was written", at_);
+  at_ = recording_.bytes_.size() - in.num_left();
   return chunk;
-}
-
-bool Recording::read(SchedulerObserver& to, const std::function<bool(std::uint64_t)>& after) const {
-  RecordingReader reader(*this);
-  while (reader.next(to))
-    if (after && !after(reader.time())) return false;
-  return reader.ended();
 }
 
 bool RecordingReader::next(SchedulerObserver& to) try {
   while (!events_.read(to)) {
-    const auto chunk = recording_.next_chunk(at_);
+    const auto chunk = next_chunk();
     if (chunk.empty()) return false;
     events_.begin(chunk);
   }

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,17 +44,12 @@ class Recording {
   Recording(std::vector<std::byte> bytes, const std::string& where);
 
   const RecordingInfo& info() const { return info_; }
-  // Tells `to` of one event after the other, and then calls `after` with its time in microseconds; where that
-  // is false, nothing more is read. Returns whether the recording was read to an end that was written: it was
-  // not cut off. Error where a chunk is broken.
-  bool read(SchedulerObserver& to, const std::function<bool(std::uint64_t time)>& after = {}) const;
+  // Tells `to` of all events. Returns whether the recording is whole: it has an end that was written. Error
+  // where a chunk is broken.
+  bool read(SchedulerObserver& to) const;
 
  private:
   friend class RecordingReader;
-
-  // The chunk at `at`, which goes behind it; empty: there is none that is whole. Error where it is not what
-  // was written.
-  std::span<const std::byte> next_chunk(std::size_t& at) const;
 
   std::vector<std::byte> bytes_;
   std::string where_;
@@ -71,13 +65,18 @@ class RecordingReader {
 
   // Tells `to` of the next event. False: there is none. Error where a chunk is broken.
   bool next(SchedulerObserver& to);
-  std::uint64_t time() const { return events_.time(); }  // of the last event, also while it is told
-  bool ended() const { return events_.ended(); }         // the recording is whole
+  // Of the last event, also while it is told: microseconds, and seconds.
+  std::uint64_t time() const { return events_.time(); }
+  double seconds() const { return static_cast<double>(time()) * 1e-6; }
+  bool ended() const { return events_.ended(); }  // the recording is whole
 
  private:
+  // Empty: there is none that is whole. Error where it is not what was written.
+  std::span<const std::byte> next_chunk();
+
   const Recording& recording_;
   EventReader events_;
-  std::size_t at_;
+  std::size_t at_;  // the next chunk
 };
 
 }  // namespace quire

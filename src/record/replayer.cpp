@@ -1,6 +1,5 @@
 #include "record/replayer.h"
 
-#include <algorithm>
 #include <array>
 #include <memory>
 #include <stdexcept>
@@ -10,7 +9,6 @@
 namespace quire {
 namespace {
 
-constexpr std::array<const char*, Decision::kNumKinds> kKinds = {"admitted", "preempted", "cut", "waits"};
 constexpr std::array<const char*, Decision::kNumWhys> kWhys = {
     "",
     "no tokens left in the step",
@@ -25,24 +23,22 @@ constexpr std::array<const char*, Decision::kNumWhys> kWhys = {
     "a step was lost"};
 
 std::string to_text(const Decision& decision) {
-  const char* const kind = kKinds[static_cast<std::size_t>(decision.kind)];
   const char* const why = kWhys[static_cast<std::size_t>(decision.why)];
   switch (decision.kind) {
     case Decision::Kind::kAdmitted:
-      return format_text("  sequence {} {}, {} tokens of it computed\n", decision.sequence, kind,
+      return format_text("  sequence {} admitted, {} tokens of it computed\n", decision.sequence,
                          decision.count);
     case Decision::Kind::kPreempted:
-      return format_text("  sequence {} {} ({}), {} blocks saved\n", decision.sequence, kind, why,
+      return format_text("  sequence {} preempted ({}), {} blocks saved\n", decision.sequence, why,
                          decision.count);
     case Decision::Kind::kCut:
-      return format_text("  sequence {} {} by {} tokens ({})\n", decision.sequence, kind, decision.count,
-                         why);
+      return format_text("  sequence {} cut by {} tokens ({})\n", decision.sequence, decision.count, why);
     case Decision::Kind::kWaits:
       break;
   }
   const std::string lacks =
       decision.why == Decision::Why::kBlocks ? format_text("{} more ", decision.count) : "";
-  return format_text("  sequence {} {} for: {}{}\n", decision.sequence, kind, lacks, why);
+  return format_text("  sequence {} waits for: {}{}\n", decision.sequence, lacks, why);
 }
 
 std::string to_text(const char* what, std::span<const BlockCopy> copies) {
@@ -76,7 +72,7 @@ bool is_equal(const StepPlan& a, const StepPlan& b) {
   ByteWriter first, second;
   write_plan(first, a);
   write_plan(second, b);
-  return std::ranges::equal(first.bytes(), second.bytes());
+  return first.bytes == second.bytes;
 }
 
 const char* state_of(const Sequence& sequence) {

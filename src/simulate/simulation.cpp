@@ -21,22 +21,23 @@ class ArrivalReader final : public SchedulerObserver {
  public:
   std::vector<Arrival> arrivals;
 
-  // An event has been told, and was then.
-  void at(double time) {
-    for (; timed_ < arrivals.size(); ++timed_) arrivals[timed_].seconds = time;
+  explicit ArrivalReader(const Recording& recording) : reader_(recording) {
+    while (reader_.next(*this)) {
+    }
+    // Those that have not ended do so with the next token.
+    for (const auto& [id, tokens] : outputs_) tokens->push_back(kEndToken);
   }
 
   void added(const SequenceRequest& request) override {
     if (request.beam_width > 0) fail("sequence {} is a beam search, which is not simulated", request.id);
-    const auto num_outputs = static_cast<std::size_t>(request.num_outputs);
-    for (std::size_t i = 0; i < num_outputs; ++i) places_[request.id + i] = {arrivals.size(), i};
     auto copy = std::make_shared<SequenceRequest>(request);
     copy->sampling.stop_ids.push_back(kEndToken);
-    arrivals.emplace_back().request = std::move(copy);
-    arrivals.back().outputs.resize(num_outputs);
+    arrivals.push_back({.seconds = reader_.seconds(), .request = std::move(copy)});
+    arrivals.back().outputs.resize(static_cast<std::size_t>(request.num_outputs));
+    for (SequenceId id = request.id; auto& tokens : arrivals.back().outputs) outputs_[id++] = &tokens;
   }
   void aborted(SequenceId id) override {
-    if (places_.erase(id) > 0) arrivals.emplace_back().aborted = id;
+    if (outputs_.erase(id) > 0) arrivals.push_back({.seconds = reader_.seconds(), .aborted = id});
   }
   void planned(const StepPlan* /*plan*/, std::span<const PlanningFailure> failures) override {
     for (const PlanningFailure& failure : failures) aborted(failure.id);
@@ -49,35 +50,26 @@ class ArrivalReader final : public SchedulerObserver {
   }
   void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override {
     foreseen_.insert(id);
-    for (const SequenceUpdate& update : updates) append(id, *update.token);
-    end(updates.back());
+    for (const SequenceUpdate& update : updates) {
+      append(id, *update.token);
+      end(update);
+    }
   }
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { foreseen_.clear(); }
 
-  // Those that have not ended do so with the next token.
-  void close() {
-    for (const auto& [id, place] : places_) append(id, kEndToken);
-  }
-
  private:
-  struct Place {
-    std::size_t arrival = 0, output = 0;
-  };
-
   void append(SequenceId id, TokenId token) {
-    const auto place = places_.find(id);
-    if (place == places_.end()) return;
-    arrivals[place->second.arrival].outputs[place->second.output].push_back(token);
+    if (const auto output = outputs_.find(id); output != outputs_.end()) output->second->push_back(token);
   }
   // What broke off without a token ends at the next one.
   void end(const SequenceUpdate& update) {
     if (update.finish == FinishReason::kError) append(update.id, kEndToken);
-    if (update.finish != FinishReason::kNone) places_.erase(update.id);
+    if (update.finish != FinishReason::kNone) outputs_.erase(update.id);
   }
 
-  std::map<SequenceId, Place> places_;  // of those that have not ended
-  std::set<SequenceId> foreseen_;       // what their newest step samples
-  std::size_t timed_ = 0;
+  RecordingReader reader_;
+  std::map<SequenceId, std::vector<TokenId>*> outputs_;  // of those that have not ended; none moves
+  std::set<SequenceId> foreseen_;                        // what their newest step samples
 };
 
 std::shared_ptr<SequenceRequest> make_request(const GeneratedLoad& load, std::size_t index, SequenceId id) {
@@ -137,9 +129,8 @@ class Simulation {
 
  private:
   struct Output {
-    double came = 0;  // when its request did
-    double last = 0;  // when its last token was there
-    bool has_token = false;
+    double came = 0;             // when its request did
+    std::optional<double> last;  // when its last token was there
     std::size_t num_sampled = 0;
     std::vector<TokenId> tokens;
   };
@@ -176,7 +167,7 @@ class Simulation {
     result_.prompt_tokens += request.prompt.size();
     arrival.outputs.resize(request.num_outputs);
     for (SequenceId id = request.id; std::vector<TokenId> & tokens : arrival.outputs)
-      outputs_[id++] = {.came = came, .tokens = std::move(tokens)};
+      outputs_[id++] = {.came = came, .last = {}, .tokens = std::move(tokens)};
   }
 
   // False: there is nothing to plan.
@@ -225,11 +216,10 @@ class Simulation {
 
   void book_token(Output& output) {
     ++result_.output_tokens;
-    if (output.has_token)
-      result_.itl.add(now_ - output.last);
+    if (output.last)
+      result_.itl.add(now_ - *output.last);
     else
       result_.ttft.add(now_ - output.came);
-    output.has_token = true;
     output.last = now_;
   }
 
@@ -261,13 +251,7 @@ std::vector<Arrival> recorded_arrivals(const Recording& recording, int block_siz
   if (!info.with_tokens && block_size % recorded != 0)
     fail("the recording knows which blocks of {} tokens are equal, and nothing of blocks of {}", recorded,
          block_size);
-  ArrivalReader reader;
-  recording.read(reader, [&reader](std::uint64_t time) {
-    reader.at(1e-6 * static_cast<double>(time));
-    return true;
-  });
-  reader.close();
-  return std::move(reader.arrivals);
+  return std::move(ArrivalReader(recording).arrivals);
 }
 
 Arrivals replay(std::span<const Arrival> arrivals) {

@@ -15,8 +15,8 @@ namespace quire {
 
 // What comes to a simulated engine from outside, and when.
 struct Arrival {
-  double seconds = 0;                              // from the start
-  std::shared_ptr<const SequenceRequest> request;  // null: `aborted` ends
+  double seconds = 0;                                   // from the start
+  std::shared_ptr<const SequenceRequest> request = {};  // null: `aborted` ends
   SequenceId aborted = 0;
   // What is sampled, of each of its outputs: behind the end, or where there is none, token 0.
   std::vector<std::vector<TokenId>> outputs = {};

@@ -1,7 +1,6 @@
 #include "simulate/step_costs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -56,29 +55,20 @@ std::vector<double> least_squares(const std::vector<std::vector<double>>& rows,
 // Takes the time of each step of a recording.
 class StepTimer final : public SchedulerObserver {
  public:
-  explicit StepTimer(const CacheLayout& layout) : layout_(layout) {}
+  explicit StepTimer(const Recording& recording)
+      : reader_(recording), layout_(recording.info().scheduler.layout) {
+    while (reader_.next(*this)) {
+    }
+  }
 
   std::vector<MeasuredStep> steps;
   std::size_t most_in_flight = 0;
-
-  // What was told last was then.
-  void at(double time) {
-    if (std::exchange(was_plan_, false)) starts_.back() = time;
-    if (!std::exchange(was_result_, false)) return;
-    const double seconds = time - (was_busy_ ? ended_ : starts_.front());
-    steps.push_back({shapes_.front(), std::max(seconds, kClock)});
-    shapes_.pop_front();
-    starts_.pop_front();
-    ended_ = time;
-    was_busy_ = alive_ > 0;
-  }
 
   void added(const SequenceRequest& request) override { alive_ += request.num_outputs; }
   void aborted(SequenceId /*id*/) override { --alive_; }
   void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override {
     alive_ -= static_cast<int>(failures.size());
-    was_plan_ = plan != nullptr;
-    if (!was_plan_) return;
+    if (plan == nullptr) return;
     StepPlan whole = *plan;
     for (SequencePlan& sequence : whole.sequences) {
       int& position = positions_[sequence.sequence];
@@ -86,32 +76,35 @@ class StepTimer final : public SchedulerObserver {
         sequence.first_position = position;  // it is not recorded
       position = sequence.first_position + sequence.num_tokens;
     }
-    shapes_.emplace_back(whole, layout_);
-    starts_.push_back(0);
-    most_in_flight = std::max(most_in_flight, shapes_.size());
+    in_flight_.emplace_back(StepShape(whole, layout_), reader_.seconds());
+    most_in_flight = std::max(most_in_flight, in_flight_.size());
   }
   void applied(const StepResult& /*result*/, std::span<const SequenceUpdate> updates) override {
     foreseen(0, updates);
-    was_result_ = !shapes_.empty();
+    if (in_flight_.empty()) return;
+    const auto [shape, start] = in_flight_.front();
+    in_flight_.pop_front();
+    const double now = reader_.seconds();
+    steps.push_back({shape, std::max(now - (was_busy_ ? ended_ : start), kClock)});
+    ended_ = now;
+    was_busy_ = alive_ > 0;
   }
   void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
     for (const SequenceUpdate& update : updates) alive_ -= update.finish == FinishReason::kNone ? 0 : 1;
   }
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override {
-    shapes_.clear();
-    starts_.clear();
+    in_flight_.clear();
     was_busy_ = false;
   }
 
  private:
-  CacheLayout layout_;
-  std::deque<StepShape> shapes_;  // of the steps in flight
-  std::deque<double> starts_;
-  std::map<SequenceId, int> positions_;  // behind what was planned
-  int alive_ = 0;                        // sequences
-  bool was_busy_ = false;                // when the last step ended, there was more to do
+  RecordingReader reader_;
+  const CacheLayout& layout_;
+  std::deque<std::pair<StepShape, double>> in_flight_;  // and when each was planned
+  std::map<SequenceId, int> positions_;                 // behind what was planned
+  int alive_ = 0;                                       // sequences
+  bool was_busy_ = false;                               // when the last step ended, there was more to do
   double ended_ = 0;
-  bool was_plan_ = false, was_result_ = false;  // what was told last
 };
 
 const Json& member(const Json& object, const char* key) {
@@ -173,10 +166,7 @@ std::vector<Round> make_rounds(const RuntimeConfig& config) {
 
 // Twice at least; those that take long only where there is time.
 void run_rounds(Engine& engine, const CostsOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto passed = [start] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  const auto passed = [start = BenchClock::now()] { return seconds_between(start, BenchClock::now()); };
   const auto total = static_cast<std::size_t>(std::ceil(options.seconds));
   std::vector<Round> rounds = make_rounds(engine.config());
   std::mt19937_64 random(0);
@@ -233,11 +223,7 @@ StepCosts fit_costs(std::span<const MeasuredStep> steps) {
 
 MachineCosts fit_machine(const Recording& recording) {
   const RecordingInfo& info = recording.info();
-  StepTimer timer(info.scheduler.layout);
-  recording.read(timer, [&timer](std::uint64_t time) {
-    timer.at(1e-6 * static_cast<double>(time));
-    return true;
-  });
+  const StepTimer timer(recording);
   MachineCosts machine{.model = info.model,
                        .device = info.device,
                        .steps_in_flight = static_cast<int>(timer.most_in_flight),

@@ -293,10 +293,10 @@ TEST(LoadFiguresTest, FollowFromTheTimelines) {
   EXPECT_EQ(figures.peak_concurrency, 2U);  // the third is sent when the first has ended
   EXPECT_EQ(figures.prompt_tokens, 300);
   EXPECT_EQ(figures.output_tokens, 9);
-  EXPECT_DOUBLE_EQ(figures.requests_per_s(), 0.75);
-  EXPECT_DOUBLE_EQ(figures.prompt_tokens_per_s(), 75);
-  EXPECT_DOUBLE_EQ(figures.output_tokens_per_s(), 2.25);
-  EXPECT_DOUBLE_EQ(figures.total_tokens_per_s(), 77.25);
+  EXPECT_DOUBLE_EQ(figures.per_s(figures.num_done), 0.75);
+  EXPECT_DOUBLE_EQ(figures.per_s(figures.prompt_tokens), 75);
+  EXPECT_DOUBLE_EQ(figures.per_s(figures.output_tokens), 2.25);
+  EXPECT_DOUBLE_EQ(figures.per_s(figures.prompt_tokens + figures.output_tokens), 77.25);
   const auto near = [](double value) { return DoubleNear(value, 1e-9); };
   EXPECT_THAT(figures.ttft_ms, ElementsAre(near(500), near(1000), near(250)));
   EXPECT_THAT(figures.tpot_ms, ElementsAre(near(250), near(250)));
@@ -325,7 +325,7 @@ TEST(LoadFiguresTest, FailedAndCancelledRequestsCountForThemselves) {
 
 TEST(LoadFiguresTest, NothingDoneIsNotMeasured) {
   const LoadFigures figures = load_figures({{RequestTimeline{}}, 1});
-  EXPECT_TRUE(std::isnan(figures.requests_per_s()));
+  EXPECT_TRUE(std::isnan(figures.per_s(figures.num_done)));
   EXPECT_TRUE(std::isnan(mean(figures.ttft_ms)));
   EXPECT_EQ(figures.peak_concurrency, 0U);
 }

@@ -309,7 +309,10 @@ class SomeEvents {
 int num_recorded(const std::string& path, bool is_whole) {
   Counts counts;
   int events = 0;
-  EXPECT_EQ(Recording(path).read(counts, [&](std::uint64_t) { return ++events > 0; }), is_whole);
+  const Recording recording(path);
+  RecordingReader reader(recording);
+  while (reader.next(counts)) ++events;
+  EXPECT_EQ(reader.ended(), is_whole);
   return events - (is_whole ? 1 : 0);
 }
 

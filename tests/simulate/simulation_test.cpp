@@ -188,7 +188,7 @@ struct Plans : SchedulerObserver {
     if (plan == nullptr) return;
     ByteWriter bytes;
     write_plan(bytes, *plan);
-    plans.emplace_back(bytes.bytes().begin(), bytes.bytes().end());
+    plans.push_back(std::move(bytes.bytes));
     for (const Decision& decision : plan->decisions) {
       num_preempted += decision.kind == Decision::Kind::kPreempted ? 1 : 0;
       num_hits += decision.kind == Decision::Kind::kAdmitted && decision.count > 0 ? 1 : 0;
@@ -238,11 +238,9 @@ TEST(TraceTest, AtTheRecordedTimesTheRecordedPlansAreMade) {
   record_engine(path);
   const Recording recording{std::filesystem::path(path)};
   Plans recorded;
-  recording.read(recorded, [&](std::uint64_t time) {
-    if (recorded.times.size() < recorded.plans.size())
-      recorded.times.push_back(1e-6 * static_cast<double>(time));
-    return true;
-  });
+  RecordingReader reader(recording);
+  while (reader.next(recorded))
+    if (recorded.times.size() < recorded.plans.size()) recorded.times.push_back(reader.seconds());
   ASSERT_GT(recorded.plans.size(), 100U);
   EXPECT_GT(recorded.num_preempted, 0U);
   EXPECT_GT(recorded.num_hits, 0U);

@@ -19,6 +19,4 @@ std::string ModelSource::find(const std::string& model, bool /*with_weights*/) c
 
 void add_source_options(Flags /*flags*/, ModelSource& /*source*/) {}
 
-bool is_hub_model(const std::string& /*model*/) { return false; }
-
 }  // namespace quire::cli

@@ -52,15 +52,13 @@ class DownloadBar {
 
 }  // namespace
 
-bool is_hub_model(const std::string& model) { return quire::is_hub_model(model); }
-
 std::string ModelSource::find(const std::string& model, bool with_weights) const {
   if (!is_hub_model(model)) return model;
   std::optional<InterruptFlag> interrupt;
   DownloadHooks hooks;
   if (interruptible) {
     interrupt.emplace();
-    hooks.stopped = [] { return InterruptFlag::raised().load(); };
+    hooks.stopped = InterruptFlag::is_raised;
   }
   HubSettings settings = hub_settings_from_environment();
   settings.offline = settings.offline || offline;
