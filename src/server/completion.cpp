@@ -103,7 +103,7 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   request.params.max_tokens = *request.max_tokens;
   read_logprobs(fields, model, request);
   check_sampling(request.params, model);
-  request.prompts = to_prompts(fields.required("prompt"), "prompt", model);
+  request.prompts = fields.required("prompt", to_prompts, model);
   return request;
 }
 

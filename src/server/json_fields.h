@@ -75,12 +75,18 @@ class JsonFields {
     });
   }
   const std::string* text(std::string_view name) const;  // null: absent
-  const std::string& required_text(std::string_view name) const {
-    return to_text(required(name), place_of(name));
+  // The same of a field that must be there.
+  template <typename Convert, typename... Limits>
+  decltype(auto) required(std::string_view name, const Convert& convert, const Limits&... limits) const {
+    return convert(required(name), place_of(name), limits...);
   }
+  const std::string& required_text(std::string_view name) const { return required(name, to_text); }
   const std::string& required_choice(std::string_view name,
                                      std::initializer_list<std::string_view> choices) const {
-    return to_choice(required(name), place_of(name), choices);
+    return required(name, to_choice, choices);
+  }
+  JsonFields required_object(std::string_view name) const {
+    return JsonFields(required(name), place_of(name));
   }
   // These leave `value` as it is where the field is absent.
   template <typename T, typename Convert, typename... Limits>

@@ -88,7 +88,7 @@ void ChatBuilder::add_call(const JsonFields& block) {
   const std::string& id = required_name(block, "id");
   const std::string& name = required_name(block, "name");
   tool_names_[id] = name;
-  const OrderedJson& input = to_object(block.required("input"), block.place_of("input"));
+  const OrderedJson& input = block.required("input", to_object);
   turn("assistant")["tool_calls"].push_back(function_tool({{"name", name}, {"arguments", input}}, id));
 }
 
@@ -120,7 +120,7 @@ void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder
     const std::string& name = required_name(tool, "name");
     OrderedJson function = {{"name", name}};
     if (const std::string* description = tool.text("description")) function["description"] = *description;
-    function["parameters"] = to_object(tool.required("input_schema"), tool.place_of("input_schema"));
+    function["parameters"] = tool.required("input_schema", to_object);
     if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
     const bool is_deferred = tool.boolean("defer_loading").value_or(false);
     (is_deferred ? builder.deferred[name] : chat["tools"].emplace_back(nullptr)) =
@@ -129,7 +129,7 @@ void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder
 }
 
 void read_conversation(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
-  const auto messages = to_objects(fields.required("messages"), "messages");
+  const auto messages = fields.required("messages", to_objects);
   if (messages.empty()) refuse("messages", "is empty; at least one message is needed");
   if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
   for (const JsonFields& message : messages) {
@@ -166,8 +166,7 @@ void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
     if (!variables.contains(name)) variables[name] = type != "disabled";
   chat["chat_template_kwargs"] = std::move(variables);
   if (type == "enabled") {
-    const auto budget = to_integer(thinking->required("budget_tokens"), thinking->place_of("budget_tokens"),
-                                   0, kMostBudgetTokens);
+    const auto budget = thinking->required("budget_tokens", to_integer, 0, kMostBudgetTokens);
     if (reasons) chat["thinking_token_budget"] = budget;
   }
   if (thinking->get("display", to_text) == "omitted") chat["include_reasoning"] = false;
@@ -186,7 +185,7 @@ std::shared_ptr<const StructuredOutputs> read_output_config(const JsonFields& fi
   auto outputs = std::make_shared<StructuredOutputs>();
   outputs->kind = StructuredOutputs::Kind::kJsonSchema;
   outputs->name = format->place_of("schema");
-  outputs->source = to_object(format->required("schema"), outputs->name).dump();
+  outputs->source = format->required("schema", to_object).dump();
   return outputs;
 }
 

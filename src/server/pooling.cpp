@@ -144,7 +144,7 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   read_encoding(fields, request);
   if (fields.find("input") != nullptr || fields.find("messages") == nullptr) {
     fields.read("add_special_tokens", request.add_special_tokens);
-    request.inputs = to_prompts(fields.required("input"), "input", model);
+    request.inputs = fields.required("input", to_prompts, model);
     return request;
   }
   OrderedJson chat = body;

@@ -115,8 +115,7 @@ const std::string& function_name(const JsonFields& function) {
 // Leaves of the tools those that may be called. What is to be chosen of them.
 OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
   std::set<std::string> allowed;
-  for (const JsonFields& named : to_objects(choice.required("tools"), choice.place_of("tools")))
-    allowed.insert(function_name(named));
+  for (const JsonFields& named : choice.required("tools", to_objects)) allowed.insert(function_name(named));
   const auto is_other = [&](const OrderedJson& tool) { return allowed.erase(tool["function"]["name"]) == 0; };
   tools.erase(std::remove_if(tools.begin(), tools.end(), is_other), tools.end());
   if (!allowed.empty())
