@@ -212,8 +212,7 @@ void check_cache_holds(std::int64_t tokens, const ServedModel& model) {
 
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
                                   const ServedModel& model, const SamplingParams* checked) {
-  EngineRequest made;
-  made.params = request.params;
+  EngineRequest made = request;
   SamplingParams& params = made.params;
   params.max_tokens = request.max_tokens.value_or(1);
   truncate_prompt(prompt, request, model);
@@ -239,8 +238,6 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
   }
   if (checked == nullptr || *checked != params) check_sampling(params, model);
   made.prompt = std::move(prompt);
-  made.priority = request.priority;
-  made.cache_salt = request.cache_salt;
   return made;
 }
 
