@@ -79,6 +79,18 @@ asio::ssl::context tls_context(const HttpServerConfig& config) {
   return context;
 }
 
+void run(IoThread& thread) {
+  name_thread("quire-http");
+  for (;;) {
+    try {
+      thread.io.run();
+      return;
+    } catch (const std::exception& error) {  // from a responder's on_disconnect, or where there is no memory
+      log_error("HTTP thread: {}", error.what());
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
@@ -97,7 +109,6 @@ struct HttpServer::Impl {
   template <typename Action>
   void for_connections(const Action& action);
   bool wait_closed(std::chrono::milliseconds limit);
-  void run(IoThread& thread);
 
   std::shared_ptr<HttpService> service = std::make_shared<HttpService>();
   std::vector<std::shared_ptr<IoThread>> io_threads;
@@ -143,25 +154,30 @@ void HttpServer::Impl::take(tcp::socket socket, std::shared_ptr<IoThread> thread
     ++service->open_connections;
     if (reserved) ++service->reserved_connections;
   }
-  OpenConnection open(service, reserved);
+  OpenConnection open(nullptr, [service = service, reserved](void*) {
+    const std::lock_guard lock(service->mutex);
+    --service->open_connections;
+    if (reserved) --service->reserved_connections;
+    service->closed_one.notify_all();
+  });
   ErrorCode ignored;
   if (reserved) {  // It stays on this thread, so that none piles up that is yet to make another give way.
     thread = io_threads[0];
     const auto protocol = acceptor->local_endpoint(ignored).protocol();
     socket = tcp::socket(thread->io, protocol, socket.release(ignored));
   }
-  asio::post(thread->io,
-             [service = service, thread, socket = std::move(socket), open = std::move(open)]() mutable {
-               const auto connection =
-                   std::make_shared<HttpConnection>(service, thread, std::move(socket), std::move(open));
-               try {
-                 thread->connections.insert(connection);
-                 connection->start();
-               } catch (const std::exception&) {
-                 connection->cut();
-                 throw;
-               }
-             });
+  asio::post(thread->io, [service = service, thread, socket = std::move(socket), open = std::move(open),
+                          reserved]() mutable {
+    const auto connection =
+        std::make_shared<HttpConnection>(service, thread, std::move(socket), std::move(open), reserved);
+    try {
+      thread->connections.insert(connection);
+      connection->start();
+    } catch (const std::exception&) {
+      connection->cut();
+      throw;
+    }
+  });
 }
 
 template <typename Action>
@@ -177,18 +193,6 @@ void HttpServer::Impl::for_connections(const Action& action) {
 bool HttpServer::Impl::wait_closed(std::chrono::milliseconds limit) {
   std::unique_lock lock(service->mutex);
   return service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
-}
-
-void HttpServer::Impl::run(IoThread& thread) {
-  name_thread("quire-http");
-  for (;;) {
-    try {
-      thread.io.run();
-      return;
-    } catch (const std::exception& error) {  // from a responder's on_disconnect, or where there is no memory
-      log_error("HTTP thread: {}", error.what());
-    }
-  }
 }
 
 HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler) : impl_(std::make_unique<Impl>()) {
@@ -222,7 +226,7 @@ void HttpServer::start() {
   limits.max_connections = make_room(limits.max_connections);
   asio::co_spawn(impl_->io_threads[0]->io, impl_->accept_loop(), asio::detached);
   for (const std::shared_ptr<IoThread>& thread : impl_->io_threads)
-    impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });
+    impl_->threads.emplace_back([thread] { run(*thread); });
 }
 
 bool HttpServer::drain(std::chrono::milliseconds limit) {
