@@ -25,13 +25,14 @@ std::string_view type_of(int status) {
 }  // namespace
 
 ApiError::ApiError(int http_status, const std::string& message, std::string wrong_param,
-                   std::string error_code)
+                   std::string error_code, std::optional<ContextOverrun> the_overrun)
     : Error(message),
       status(http_status),
       type(type_of(http_status)),
       param(std::move(wrong_param)),
       code(std::move(error_code)),
-      retry_after(http_status == 429 || http_status == 503 ? kRetryAfter : 0) {}
+      retry_after(http_status == 429 || http_status == 503 ? kRetryAfter : 0),
+      overrun(the_overrun) {}
 
 ApiError renamed(const ApiError& error, std::span<const FieldName> names) {
   std::string message = error.what(), param = error.param;

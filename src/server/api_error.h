@@ -21,7 +21,7 @@ struct ApiError : Error {
   // `param`: the field that is wrong, empty: none. `code`: what programs look for, such as
   // context_length_exceeded; empty: none.
   ApiError(int http_status, const std::string& message, std::string wrong_param = {},
-           std::string error_code = {});
+           std::string error_code = {}, std::optional<ContextOverrun> the_overrun = {});
 
   int status;
   std::string type;  // of the status

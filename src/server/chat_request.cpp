@@ -297,8 +297,7 @@ std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointC
 
 std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
                                    const ServedModel& model) {
-  QUIRE_CHECK(model.sampling.tokenizer != nullptr, "a model with a chat template has a tokenizer");
-  return model.sampling.tokenizer->encode(prompt, request.add_special_tokens);
+  return tokenizer_of(model).encode(prompt, request.add_special_tokens);
 }
 
 }  // namespace quire::server

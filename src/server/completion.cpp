@@ -97,9 +97,9 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   refuse_unsupported(fields, {"suffix", "prompt_embeds", "thinking_token_budget"});
   fields.read("echo", request.echo);
   const bool no_output = request.echo || request.params.prompt_logprobs;
-  request.max_tokens =
-      static_cast<int>(fields.integer("max_tokens", no_output ? 0 : 1, std::numeric_limits<int>::max())
-                           .value_or(kDefaultMaxTokens));
+  request.max_tokens = kDefaultMaxTokens;
+  fields.read("max_tokens", request.max_tokens, to_integer, no_output ? 0 : 1,
+              std::numeric_limits<int>::max());
   request.params.max_tokens = *request.max_tokens;
   read_logprobs(fields, model, request);
   check_sampling(request.params, model);
