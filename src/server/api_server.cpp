@@ -372,18 +372,14 @@ void ApiServer::show(std::shared_ptr<Window> window) {
 }
 
 void ApiServer::stop(std::chrono::milliseconds drain) {
-  std::shared_ptr<Window> window;  // goes last
-  {
+  const auto take = [this](auto& pointer) {
     const std::lock_guard lock(impl_->mutex);
-    window.swap(impl_->window);
-  }
-  if (window) window->close();  // whoever watches would go on for ever
+    return std::exchange(pointer, nullptr);
+  };
+  const std::shared_ptr<Window> window = take(impl_->window);  // goes last
+  if (window) window->close();                                 // whoever watches would go on for ever
   const bool all_answered = impl_->http.drain(drain);
-  std::shared_ptr<ApiService> service;
-  {
-    const std::lock_guard lock(impl_->mutex);
-    service.swap(impl_->service);
-  }
+  const std::shared_ptr<ApiService> service = take(impl_->service);
   impl_->workers.join();
   if (service) service->close();
   impl_->http.stop(all_answered ? std::chrono::milliseconds(0) : kAbortTime);
