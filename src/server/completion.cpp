@@ -42,12 +42,6 @@ std::string prompt_text(const CompletionRequest& request, std::size_t prompt, co
   return model.sampling.tokenizer->decode(output.prompt_token_ids, request.params.skip_special_tokens);
 }
 
-// Those of the prompt's tokens, which echo reports.
-void add_prompt(CompletionLogprobs& logprobs, const RequestOutput& output) {
-  logprobs.add_first_of_prompt(output.prompt_token_ids.front());
-  logprobs.add(output.prompt_logprobs);
-}
-
 }  // namespace
 
 std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name, const ServedModel& model) {
@@ -154,7 +148,10 @@ OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& 
   choice["text"] = std::move(text += new_text);
   choice["logprobs"] = nullptr;
   if (sent.logprobs) {
-    if (echoes) add_prompt(*sent.logprobs, request);
+    if (echoes) {
+      sent.logprobs->add_first_of_prompt(request.prompt_token_ids.front());
+      sent.logprobs->add(request.prompt_logprobs);
+    }
     sent.logprobs->add(std::span(output.logprobs).subspan(sent.tokens));
     choice["logprobs"] = sent.logprobs->take();
   }
