@@ -133,7 +133,7 @@ Channel::Form Channel::read_form(std::string_view request) {
     const OrderedJson json = parse_ordered_json(request, "the arguments");
     form_source_.clear();
     form_ = {};
-    form_.request.params = read_sampling_params(json.at("params"), {});
+    form_.request.params = read_sampling_params(json.at("params"));
     read_request_options(json.at("options"), form_.request);
     form_.streams = json.at("stream").get<bool>();
     form_source_ = request;
