@@ -77,7 +77,7 @@ void Exchange::end_events(std::string last_events) {
 void Exchange::fail(const ApiError& error, HttpHeaders headers) {
   headers.emplace_back("Content-Type", "application/json");
   if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.retry_after > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after));
+  if (error.retry_after() > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after()));
   send(error.status, std::move(headers), to_line(error_body_(error, id())));
 }
 
