@@ -34,7 +34,7 @@ Exchange::Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder
 }
 
 Exchange::~Exchange() {
-  if (!ended_) {
+  if (record_.status == 0) {  // it has no answer
     record_.client_gone = true;
     end(kClientGone);
   }
@@ -87,7 +87,6 @@ HttpHeaders Exchange::with_common(HttpHeaders headers) const {
 }
 
 void Exchange::end(int status) {
-  ended_ = true;
   record_.status = status;
   record_.total = std::chrono::steady_clock::now() - start_;
 }
