@@ -54,9 +54,6 @@ std::optional<std::uint64_t> to_size(const std::string& text) {
 
 }  // namespace
 
-HubClient::HubClient(const HubSettings& settings, const std::string& id, std::function<bool()> stopped)
-    : settings_(settings), id_(id), stopped_(std::move(stopped)) {}
-
 std::string HubClient::file_url(const std::string& commit, const std::string& file) const {
   std::string url = format_text("{}/{}/resolve/{}", settings_.endpoint, id_, commit);
   std::istringstream segments(file);

@@ -231,8 +231,6 @@ void CompletionLogprobs::add_token(std::int32_t id, OrderedJson logprob, Ordered
   if (!hidden) offset_ += count_code_points(bytes_of(id, names_));
 }
 
-void CompletionLogprobs::add_first_of_prompt(std::int32_t id) { add_token(id, nullptr, nullptr); }
-
 void CompletionLogprobs::add(std::span<const PositionLogprobs> positions) {
   for (const PositionLogprobs& position : positions) {
     OrderedJson map = OrderedJson::object();

@@ -149,7 +149,7 @@ class CompletionLogprobs {
     take();  // the lists begin, empty
   }
 
-  void add_first_of_prompt(std::int32_t id);  // which has none
+  void add_first_of_prompt(std::int32_t id) { add_token(id, nullptr, nullptr); }  // which has none
   void add(std::span<const PositionLogprobs> positions);
   // What was added since the last time.
   OrderedJson take();

@@ -41,9 +41,6 @@ bool has_body(int status) { return status >= 200 && status != 204 && status != 3
 
 }  // namespace
 
-HttpResponder::HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
-    : connection_(std::move(connection)), form_(std::move(form)) {}
-
 bool HttpResponder::expect_locked(State state) const {
   if (state_ == State::kGone) return false;
   QUIRE_CHECK(state_ == state, "an answer to one request that is not open, or is begun twice");

@@ -197,8 +197,6 @@ bool HttpConnection::count_body() {
   return service_->body_bytes.fetch_add(more) + more <= limits_.max_total_body_bytes;
 }
 
-void HttpConnection::release_body() { service_->body_bytes -= std::exchange(counted_body_, 0); }
-
 void HttpConnection::dispatch() {
   stage_ = Stage::kAnswering;
   set_deadline(Clock::time_point::max());

@@ -111,7 +111,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_input_end(bool reset);
   void process_input();
   bool count_body();  // false: together with the others' it is too large
-  void release_body();
+  void release_body() { service_->body_bytes -= std::exchange(counted_body_, 0); }
   void dispatch();
   void refuse(int status, const std::string& message);
 

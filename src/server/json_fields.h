@@ -43,7 +43,8 @@ std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& 
 class JsonFields {
  public:
   // `place`: of the object, empty for the body.
-  explicit JsonFields(const OrderedJson& object, std::string place = {});
+  explicit JsonFields(const OrderedJson& object, std::string place = {})
+      : object_(&to_object(object, place)), place_(std::move(place)) {}
 
   const OrderedJson& object() const { return *object_; }
   const std::string& place() const { return place_; }

@@ -48,10 +48,6 @@ void Metrics::add_step(const StepRecord& step) {
   if (step.mask_seconds > 0) masks_.observe(step.mask_seconds);
 }
 
-void Metrics::add_compilation(double seconds) { compilation_.observe(seconds); }
-
-void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
-
 void Metrics::add_response(const std::string& handler, std::string_view method, int status, double seconds) {
   constexpr std::array<std::string_view, 6> kMethods = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
   const bool is_known = std::ranges::find(kMethods, method) != kMethods.end();
@@ -151,12 +147,6 @@ void Metrics::render_counters(PrometheusText& text, const SchedulerStats& stats)
       {labelled(rejections_, QueueFullError::Limit::kRequests, "reason", "max_num_queued_reqs"),
        labelled(rejections_, QueueFullError::Limit::kPromptTokens, "reason", "max_num_queued_tokens")});
 }
-
-RequestMetrics::RequestMetrics(Metrics& metrics, const SamplingParams& params)
-    : metrics_(metrics),
-      n_(params.n),
-      max_tokens_(params.max_tokens),
-      seen_(static_cast<std::size_t>(params.n)) {}
 
 void RequestMetrics::update(const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
