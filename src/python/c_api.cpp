@@ -17,7 +17,19 @@
 // once.
 struct QuireEngine {
   // hf_overrides: find_classifier's.
-  QuireEngine(const quire::EngineConfig& config, const std::string& hf_overrides);
+  QuireEngine(const quire::EngineConfig& config, const std::string& hf_overrides)
+      : engine(std::make_shared<quire::Engine>(config)) {
+    try {
+      chat_template = engine->load_chat_template();
+      if (!chat_template)
+        why_no_template =
+            quire::format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
+                               engine->model_directory().string());
+    } catch (const quire::Error& e) {
+      why_no_template = e.what();
+    }
+    classifier = find_classifier(*engine, hf_overrides, chat_template ? &*chat_template : nullptr);
+  }
 
   const std::shared_ptr<quire::Engine> engine;
   std::optional<quire::CheckpointChatTemplate> chat_template;
@@ -148,20 +160,6 @@ OrderedJson info(const QuireEngine& of) {
 }
 
 }  // namespace
-
-QuireEngine::QuireEngine(const quire::EngineConfig& config, const std::string& hf_overrides)
-    : engine(std::make_shared<quire::Engine>(config)) {
-  try {
-    chat_template = engine->load_chat_template();
-    if (!chat_template)
-      why_no_template =
-          quire::format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
-                             engine->model_directory().string());
-  } catch (const quire::Error& e) {
-    why_no_template = e.what();
-  }
-  classifier = find_classifier(*engine, hf_overrides, chat_template ? &*chat_template : nullptr);
-}
 
 extern "C" {
 
