@@ -143,10 +143,7 @@ OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& 
   Choice& sent = choices_[index];
   const bool echoes = request_.echo && !sent.begun;
   std::string text = echoes ? prompt_text(request_, prompt, request, model_) : "";
-  OrderedJson choice;
-  choice["index"] = index;
-  choice["text"] = std::move(text += new_text);
-  choice["logprobs"] = nullptr;
+  OrderedJson choice = {{"index", index}, {"text", std::move(text += new_text)}, {"logprobs", nullptr}};
   if (sent.logprobs) {
     if (echoes) {
       sent.logprobs->add_first_of_prompt(request.prompt_token_ids.front());
