@@ -29,39 +29,6 @@ struct Item {
   HubFile file;
 };
 
-class Download {
- public:
-  Download(const HubSettings& settings, const HubModel& model, const DownloadHooks& hooks)
-      : settings_(settings), model_(model), hooks_(hooks), cache_(settings.cache, model.id) {}
-
-  fs::path run();
-
- private:
-  using Task = std::function<void(HubClient& client, std::size_t index)>;
-
-  bool is_whole(const std::string& commit) const;
-  fs::path found(const std::string& commit) const;
-  void complete_gguf(const HubRevision& revision);
-  [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const;
-  HubRevision ask_revision(int max_attempts) const;
-  void complete(const HubRevision& revision);
-  std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& index) const;
-  std::vector<Item> fetch(const std::string& commit, const std::vector<std::string>& names);
-  void link(const std::string& commit, const std::vector<Item>& items) const;
-  void fetch_blob(HubClient& client, const std::string& commit, const Item& item);
-  void check_space(const std::vector<Item>& items);
-  void in_parallel(std::size_t count, const Task& task);
-  void tick();
-
-  const HubSettings& settings_;
-  const HubModel& model_;
-  const DownloadHooks& hooks_;
-  const HubCache cache_;
-  std::atomic<bool> stop_{false};
-  std::atomic<std::int64_t> done_{0};  // bytes, of
-  std::atomic<std::int64_t> total_{0};
-};
-
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -89,200 +56,217 @@ void check_names(const std::string& id, const HubRevision& revision) {
   fail("{}: has no model.safetensors: it is no model that Quire reads", id);
 }
 
-fs::path Download::run() {
-  const std::optional<std::string> cached = cache_.commit_of(model_.revision);
-  const bool whole = cached && is_whole(*cached);
-  if (settings_.offline && !whole) fail_offline(cached);
-  if (settings_.offline || (whole && is_commit(model_.revision))) return found(*cached);
-  HubRevision revision;
-  try {
-    revision = ask_revision(whole ? 1 : settings_.max_attempts);
-  } catch (const Error& e) {
-    if (!whole) throw;
-    log_warning("{}; the copy of {} in the cache is used, commit {}", e.what(), model_.id, *cached);
-    return found(*cached);
+class Download {
+ public:
+  Download(const HubSettings& settings, const HubModel& model, const DownloadHooks& hooks)
+      : settings_(settings), model_(model), hooks_(hooks), cache_(settings.cache, model.id) {}
+
+  fs::path run() {
+    const std::optional<std::string> cached = cache_.commit_of(model_.revision);
+    const bool whole = cached && is_whole(*cached);
+    if (settings_.offline && !whole) fail_offline(cached);
+    if (settings_.offline || (whole && is_commit(model_.revision))) return found(*cached);
+    HubRevision revision;
+    try {
+      revision = ask_revision(whole ? 1 : settings_.max_attempts);
+    } catch (const Error& e) {
+      if (!whole) throw;
+      log_warning("{}; the copy of {} in the cache is used, commit {}", e.what(), model_.id, *cached);
+      return found(*cached);
+    }
+    model_.gguf.empty() ? complete(revision) : complete_gguf(revision);
+    // A whole copy stays what an offline start finds, until the new one is whole too.
+    if (model_.parts == ModelParts::kAll || !model_.gguf.empty() || !cached ||
+        cache_.missing_file(*cached, ModelParts::kAll))
+      cache_.set_commit(model_.revision, revision.commit);
+    return found(revision.commit);
   }
-  model_.gguf.empty() ? complete(revision) : complete_gguf(revision);
-  // A whole copy stays what an offline start finds, until the new one is whole too.
-  if (model_.parts == ModelParts::kAll || !model_.gguf.empty() || !cached ||
-      cache_.missing_file(*cached, ModelParts::kAll))
-    cache_.set_commit(model_.revision, revision.commit);
-  return found(revision.commit);
-}
 
-bool Download::is_whole(const std::string& commit) const {
-  return model_.gguf.empty() ? !cache_.missing_file(commit, model_.parts)
-                             : !cache_.find_gguf(commit, model_.gguf).empty();
-}
+ private:
+  using Task = std::function<void(HubClient& client, std::size_t index)>;
 
-// What is whole, as it is opened.
-fs::path Download::found(const std::string& commit) const {
-  const fs::path folder = cache_.snapshot(commit);
-  return model_.gguf.empty() ? folder : folder / cache_.find_gguf(commit, model_.gguf).front();
-}
-
-void Download::complete_gguf(const HubRevision& revision) {
-  const std::vector<std::string> names = choose_gguf(revision.files, model_.gguf);
-  if (names.empty()) {
-    std::vector<std::string> others;
-    for (const std::string& file : revision.files)
-      if (file.ends_with(".gguf")) others.push_back(file);
-    fail("{}: has no GGUF file {}{}", model_.id, in_quotes(model_.gguf),
-         others.empty() ? "" : "; there are " + join_text(others, ", "));
+  bool is_whole(const std::string& commit) const {
+    return model_.gguf.empty() ? !cache_.missing_file(commit, model_.parts)
+                               : !cache_.find_gguf(commit, model_.gguf).empty();
   }
-  if (names.size() != num_gguf_parts(names.front()))
-    fail("{}: has {} of the {} parts of {}", model_.id, names.size(), num_gguf_parts(names.front()),
-         in_quotes(names.front()));
-  link(revision.commit, fetch(revision.commit, names));
-}
 
-void Download::fail_offline(const std::optional<std::string>& commit) const {
-  const auto missing = !commit               ? std::nullopt
-                       : model_.gguf.empty() ? cache_.missing_file(*commit, model_.parts)
-                                             : std::optional(model_.gguf);
-  if (commit && fs::exists(cache_.snapshot(*commit)))
-    fail("{}: no {} in {}, and nothing is downloaded offline", model_.id, *missing,
-         cache_.snapshot(*commit).string());
-  fail("{}: no such directory, and no revision {} of such a model in {}; nothing is downloaded offline",
-       model_.id, model_.revision, settings_.cache.string());
-}
+  // What is whole, as it is opened.
+  fs::path found(const std::string& commit) const {
+    const fs::path folder = cache_.snapshot(commit);
+    return model_.gguf.empty() ? folder : folder / cache_.find_gguf(commit, model_.gguf).front();
+  }
 
-HubRevision Download::ask_revision(int max_attempts) const {
-  HubSettings settings = settings_;
-  settings.max_attempts = max_attempts;
-  HubClient client(settings, model_.id, [this] { return hooks_.stopped && hooks_.stopped(); });
-  HubRevision revision = client.revision(model_.revision);
-  check_names(model_.id, revision);
-  return revision;
-}
+  void complete_gguf(const HubRevision& revision) {
+    const std::vector<std::string> names = choose_gguf(revision.files, model_.gguf);
+    if (names.empty()) {
+      std::vector<std::string> others;
+      for (const std::string& file : revision.files)
+        if (file.ends_with(".gguf")) others.push_back(file);
+      fail("{}: has no GGUF file {}{}", model_.id, in_quotes(model_.gguf),
+           others.empty() ? "" : "; there are " + join_text(others, ", "));
+    }
+    if (names.size() != num_gguf_parts(names.front()))
+      fail("{}: has {} of the {} parts of {}", model_.id, names.size(), num_gguf_parts(names.front()),
+           in_quotes(names.front()));
+    link(revision.commit, fetch(revision.commit, names));
+  }
 
-// In this order of links: a snapshot with a config.json has all text, one with model.safetensors or its index
-// has all.
-void Download::complete(const HubRevision& revision) {
-  const std::string& commit = revision.commit;
-  std::vector<std::string> names = text_files(revision.files);
-  const bool has_weights = contains(revision.files, kWeightFile);
-  const bool has_index = !has_weights && contains(revision.files, kIndexFile);
-  const bool all = model_.parts == ModelParts::kAll;
-  const bool has_gguf =
-      std::ranges::any_of(revision.files, [](const auto& file) { return file.ends_with(".gguf"); });
-  if (!contains(names, kConfigFile) && !has_gguf) fail("{}: has no config.json: it is no model", model_.id);
-  if (!contains(names, kConfigFile)) fail_without_weights(model_.id, revision.files);
-  if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
-  std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
-  link(commit, fetch(commit, names));
-  if (!all) return;
-  const std::vector<Item> index = fetch(commit, std::vector<std::string>(has_index ? 1 : 0, kIndexFile));
-  link(commit, fetch(commit, weight_files(revision, index)));
-  link(commit, index);
-}
+  [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const {
+    const auto missing = !commit               ? std::nullopt
+                         : model_.gguf.empty() ? cache_.missing_file(*commit, model_.parts)
+                                               : std::optional(model_.gguf);
+    if (commit && fs::exists(cache_.snapshot(*commit)))
+      fail("{}: no {} in {}, and nothing is downloaded offline", model_.id, *missing,
+           cache_.snapshot(*commit).string());
+    fail("{}: no such directory, and no revision {} of such a model in {}; nothing is downloaded offline",
+         model_.id, model_.revision, settings_.cache.string());
+  }
 
-void Download::link(const std::string& commit, const std::vector<Item>& items) const {
-  for (const Item& item : items) cache_.link(commit, item.name, item.file.etag);
-}
+  HubRevision ask_revision(int max_attempts) const {
+    HubSettings settings = settings_;
+    settings.max_attempts = max_attempts;
+    HubClient client(settings, model_.id, [this] { return hooks_.stopped && hooks_.stopped(); });
+    HubRevision revision = client.revision(model_.revision);
+    check_names(model_.id, revision);
+    return revision;
+  }
 
-std::vector<std::string> Download::weight_files(const HubRevision& revision,
-                                                const std::vector<Item>& index) const {
-  std::vector<std::string> names;
-  if (contains(revision.files, kExpectedFile)) names.push_back(kExpectedFile);
-  if (contains(revision.files, kWeightFile)) {
-    names.push_back(kWeightFile);
+  // In this order of links: a snapshot with a config.json has all text, one with model.safetensors or its
+  // index has all.
+  void complete(const HubRevision& revision) {
+    const std::string& commit = revision.commit;
+    std::vector<std::string> names = text_files(revision.files);
+    const bool has_weights = contains(revision.files, kWeightFile);
+    const bool has_index = !has_weights && contains(revision.files, kIndexFile);
+    const bool all = model_.parts == ModelParts::kAll;
+    const bool has_gguf =
+        std::ranges::any_of(revision.files, [](const auto& file) { return file.ends_with(".gguf"); });
+    if (!contains(names, kConfigFile) && !has_gguf) fail("{}: has no config.json: it is no model", model_.id);
+    if (!contains(names, kConfigFile)) fail_without_weights(model_.id, revision.files);
+    if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
+    std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
+    link(commit, fetch(commit, names));
+    if (!all) return;
+    const std::vector<Item> index = fetch(commit, std::vector<std::string>(has_index ? 1 : 0, kIndexFile));
+    link(commit, fetch(commit, weight_files(revision, index)));
+    link(commit, index);
+  }
+
+  void link(const std::string& commit, const std::vector<Item>& items) const {
+    for (const Item& item : items) cache_.link(commit, item.name, item.file.etag);
+  }
+
+  std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& index) const {
+    std::vector<std::string> names;
+    if (contains(revision.files, kExpectedFile)) names.push_back(kExpectedFile);
+    if (contains(revision.files, kWeightFile)) {
+      names.push_back(kWeightFile);
+      return names;
+    }
+    const bool was_there = index.empty();
+    for (const std::string& shard : shards_of(was_there ? cache_.snapshot(revision.commit) / kIndexFile
+                                                        : cache_.blob(index[0].file.etag))) {
+      if (!contains(revision.files, shard))
+        fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(shard));
+      names.push_back(shard);
+    }
     return names;
   }
-  const bool was_there = index.empty();
-  for (const std::string& shard : shards_of(was_there ? cache_.snapshot(revision.commit) / kIndexFile
-                                                      : cache_.blob(index[0].file.etag))) {
-    if (!contains(revision.files, shard))
-      fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(shard));
-    names.push_back(shard);
-  }
-  return names;
-}
 
-// Returns those that the snapshot had not: their blobs are there now.
-std::vector<Item> Download::fetch(const std::string& commit, const std::vector<std::string>& names) {
-  std::vector<Item> items;
-  for (const std::string& name : names) {
-    if (!cache_.has(commit, name)) items.push_back({name, {}});
-  }
-  in_parallel(items.size(), [&](HubClient& client, std::size_t i) {
-    items[i].file = client.look_up(commit, items[i].name);
-  });
-  check_space(items);
-  in_parallel(items.size(), [&](HubClient& client, std::size_t i) { fetch_blob(client, commit, items[i]); });
-  return items;
-}
-
-void Download::check_space(const std::vector<Item>& items) {
-  std::set<std::string> etags;  // two names may have the same contents
-  std::uint64_t needed = 0;
-  total_ = 0;
-  done_ = 0;
-  for (const Item& item : items) {
-    std::error_code ec;
-    if (fs::exists(cache_.blob(item.file.etag), ec) || !etags.insert(item.file.etag).second) continue;
-    const auto there = fs::file_size(cache_.blob(item.file.etag).string() + ".incomplete", ec);
-    needed += item.file.size - (ec ? 0 : std::min<std::uint64_t>(there, item.file.size));
-    total_ += static_cast<std::int64_t>(item.file.size);
-  }
-  if (needed == 0) return;
-  std::error_code ec;
-  fs::create_directories(settings_.cache, ec);
-  const fs::space_info space = fs::space(settings_.cache, ec);
-  if (!ec && space.available < needed)
-    fail("{}: {} bytes are needed for {}, {} are free", settings_.cache.string(), needed, model_.id,
-         space.available);
-}
-
-void Download::fetch_blob(HubClient& client, const std::string& commit, const Item& item) {
-  const fs::path blob = cache_.blob(item.file.etag);
-  std::error_code ec;
-  if (fs::exists(blob, ec)) return;
-  const FileLock lock(cache_.lock(item.file.etag), [this] { return stop_.load(); });
-  if (fs::exists(blob, ec)) {  // who had the lock has made it
-    total_ -= static_cast<std::int64_t>(item.file.size);
-    return;
-  }
-  PartialFile partial(blob, item.file.etag, item.file.size, [this](std::int64_t bytes) { done_ += bytes; });
-  // A part that was there before may be what is wrong; that it is wrong twice is the hub's doing.
-  for (int attempt = partial.size() > 0 ? 0 : 1; attempt < 2; ++attempt) {
-    client.fetch(commit, item.name, partial);
-    if (partial.finish()) return;
-  }
-  fs::remove(blob.string() + ".incomplete", ec);
-  fail("{}: {} came with another content than its hash {} says; nothing of it was kept", model_.id, item.name,
-       item.file.etag);
-}
-
-void Download::in_parallel(std::size_t count, const Task& task) {
-  std::atomic<std::size_t> next = 0;
-  std::exception_ptr first;
-  const auto work = [&] {
-    try {
-      HubClient client(settings_, model_.id, [this] { return stop_.load(); });
-      for (std::size_t index; !stop_ && (index = next++) < count;) task(client, index);
-    } catch (...) {
-      if (!stop_.exchange(true)) first = std::current_exception();  // what others throw comes of it
+  // Returns those that the snapshot had not: their blobs are there now.
+  std::vector<Item> fetch(const std::string& commit, const std::vector<std::string>& names) {
+    std::vector<Item> items;
+    for (const std::string& name : names) {
+      if (!cache_.has(commit, name)) items.push_back({name, {}});
     }
-  };
-  std::vector<std::future<void>> workers;
-  for (std::size_t i = 0; i < std::min(count, kWorkers); ++i)
-    workers.push_back(std::async(std::launch::async, work));
-  for (const std::future<void>& worker : workers) {
-    while (worker.wait_for(kTick) != std::future_status::ready) tick();
+    in_parallel(items.size(), [&](HubClient& client, std::size_t i) {
+      items[i].file = client.look_up(commit, items[i].name);
+    });
+    check_space(items);
+    in_parallel(items.size(),
+                [&](HubClient& client, std::size_t i) { fetch_blob(client, commit, items[i]); });
+    return items;
   }
-  tick();
-  if (first) std::rethrow_exception(first);
-  if (stop_) throw Stopped();
-}
 
-void Download::tick() {
-  if (hooks_.stopped && hooks_.stopped()) stop_ = true;
-  const std::int64_t total = total_;
-  if (hooks_.on_progress && total > 0)
-    hooks_.on_progress(static_cast<std::uint64_t>(std::clamp<std::int64_t>(done_, 0, total)),
-                       static_cast<std::uint64_t>(total));
-}
+  void check_space(const std::vector<Item>& items) {
+    std::set<std::string> etags;  // two names may have the same contents
+    std::uint64_t needed = 0;
+    total_ = 0;
+    done_ = 0;
+    for (const Item& item : items) {
+      std::error_code ec;
+      if (fs::exists(cache_.blob(item.file.etag), ec) || !etags.insert(item.file.etag).second) continue;
+      const auto there = fs::file_size(cache_.blob(item.file.etag).string() + ".incomplete", ec);
+      needed += item.file.size - (ec ? 0 : std::min<std::uint64_t>(there, item.file.size));
+      total_ += static_cast<std::int64_t>(item.file.size);
+    }
+    if (needed == 0) return;
+    std::error_code ec;
+    fs::create_directories(settings_.cache, ec);
+    const fs::space_info space = fs::space(settings_.cache, ec);
+    if (!ec && space.available < needed)
+      fail("{}: {} bytes are needed for {}, {} are free", settings_.cache.string(), needed, model_.id,
+           space.available);
+  }
+
+  void fetch_blob(HubClient& client, const std::string& commit, const Item& item) {
+    const fs::path blob = cache_.blob(item.file.etag);
+    std::error_code ec;
+    if (fs::exists(blob, ec)) return;
+    const FileLock lock(cache_.lock(item.file.etag), [this] { return stop_.load(); });
+    if (fs::exists(blob, ec)) {  // who had the lock has made it
+      total_ -= static_cast<std::int64_t>(item.file.size);
+      return;
+    }
+    PartialFile partial(blob, item.file.etag, item.file.size, [this](std::int64_t bytes) { done_ += bytes; });
+    // A part that was there before may be what is wrong; that it is wrong twice is the hub's doing.
+    for (int attempt = partial.size() > 0 ? 0 : 1; attempt < 2; ++attempt) {
+      client.fetch(commit, item.name, partial);
+      if (partial.finish()) return;
+    }
+    fs::remove(blob.string() + ".incomplete", ec);
+    fail("{}: {} came with another content than its hash {} says; nothing of it was kept", model_.id,
+         item.name, item.file.etag);
+  }
+
+  void in_parallel(std::size_t count, const Task& task) {
+    std::atomic<std::size_t> next = 0;
+    std::exception_ptr first;
+    const auto work = [&] {
+      try {
+        HubClient client(settings_, model_.id, [this] { return stop_.load(); });
+        for (std::size_t index; !stop_ && (index = next++) < count;) task(client, index);
+      } catch (...) {
+        if (!stop_.exchange(true)) first = std::current_exception();  // what others throw comes of it
+      }
+    };
+    std::vector<std::future<void>> workers;
+    for (std::size_t i = 0; i < std::min(count, kWorkers); ++i)
+      workers.push_back(std::async(std::launch::async, work));
+    for (const std::future<void>& worker : workers) {
+      while (worker.wait_for(kTick) != std::future_status::ready) tick();
+    }
+    tick();
+    if (first) std::rethrow_exception(first);
+    if (stop_) throw Stopped();
+  }
+
+  void tick() {
+    if (hooks_.stopped && hooks_.stopped()) stop_ = true;
+    const std::int64_t total = total_;
+    if (hooks_.on_progress && total > 0)
+      hooks_.on_progress(static_cast<std::uint64_t>(std::clamp<std::int64_t>(done_, 0, total)),
+                         static_cast<std::uint64_t>(total));
+  }
+
+  const HubSettings& settings_;
+  const HubModel& model_;
+  const DownloadHooks& hooks_;
+  const HubCache cache_;
+  std::atomic<bool> stop_{false};
+  std::atomic<std::int64_t> done_{0};  // bytes, of
+  std::atomic<std::int64_t> total_{0};
+};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <ranges>
 #include <set>
 
 #include "base/error.h"
@@ -70,9 +71,7 @@ char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned 
 bool ends_in(std::string_view stem, std::string_view quantization) {
   if (stem.size() < quantization.size()) return false;
   const std::size_t begin = stem.size() - quantization.size();
-  return std::equal(quantization.begin(), quantization.end(),
-                    stem.begin() + static_cast<std::ptrdiff_t>(begin),
-                    [](char a, char b) { return lower(a) == lower(b); }) &&
+  return std::ranges::equal(quantization, stem.substr(begin), {}, lower, lower) &&
          (begin == 0 || std::isalnum(static_cast<unsigned char>(stem[begin - 1])) == 0);
 }
 
@@ -90,13 +89,10 @@ bool is_hub_id(std::string_view text) {
 bool is_safe_path(std::string_view path) {
   const auto control = [](unsigned char c) { return c < ' ' || c == 0x7f || c == '\\'; };
   if (path.empty() || std::ranges::any_of(path, control)) return false;
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('/', begin), path.size());
-    const std::string_view segment = path.substr(begin, end - begin);
-    if (segment.empty() || segment == "." || segment == "..") return false;
-    begin = end + 1;
-  }
-  return true;
+  return std::ranges::none_of(std::views::split(path, '/'), [](const auto& part) {
+    const std::string_view segment(part.begin(), part.end());
+    return segment.empty() || segment == "." || segment == "..";
+  });
 }
 
 bool is_hash(std::string_view text, std::size_t digits) {

@@ -54,9 +54,6 @@ std::optional<std::uint64_t> to_size(const std::string& text) {
 
 }  // namespace
 
-HubClient::HubClient(const HubSettings& settings, const std::string& id, std::function<bool()> stopped)
-    : settings_(settings), id_(id), stopped_(std::move(stopped)) {}
-
 std::string HubClient::file_url(const std::string& commit, const std::string& file) const {
   std::string url = format_text("{}/{}/resolve/{}", settings_.endpoint, id_, commit);
   std::istringstream segments(file);
@@ -161,14 +158,12 @@ HubRevision HubClient::revision(const std::string& revision) {
   bool too_long = false;
   insist(url, [&] {
     body.clear();
-    HttpCall call;
-    call.url = url;
-    call.on_bytes = [&](int, std::string_view bytes) {
+    const auto take = [&](int, std::string_view bytes) {
       too_long = body.size() + bytes.size() > kMaxJsonBytes;
       if (!too_long) body += bytes;
       return !too_long;
     };
-    const HttpOutcome outcome = request(std::move(call));
+    const HttpOutcome outcome = request({.url = url, .on_bytes = take});
     if (too_long) fail("{}: the answer is longer than {} bytes", url, kMaxJsonBytes);
     return outcome;
   });
@@ -186,13 +181,9 @@ HubRevision HubClient::revision(const std::string& revision) {
 
 HubFile HubClient::look_up(const std::string& commit, const std::string& file) {
   const std::string url = file_url(commit, file);
-  const HttpOutcome outcome = insist(url, [&] {
-    HttpCall call;
-    call.url = url;
-    call.head_only = true;
-    call.on_bytes = [](int, std::string_view) { return true; };
-    return request(std::move(call), true);
-  });
+  const auto ignore = [](int, std::string_view) { return true; };
+  const HttpOutcome outcome =
+      insist(url, [&] { return request({.url = url, .on_bytes = ignore, .head_only = true}, true); });
   const auto linked_or = [&](const char* linked, const char* own) {
     const std::string value = header(outcome, linked);
     return value.empty() ? header(outcome, own) : value;

@@ -27,7 +27,8 @@ struct HubFile {
 class HubClient {
  public:
   // Both outlive it.
-  HubClient(const HubSettings& settings, const std::string& id, std::function<bool()> stopped);
+  HubClient(const HubSettings& settings, const std::string& id, std::function<bool()> stopped)
+      : settings_(settings), id_(id), stopped_(std::move(stopped)) {}
 
   HubRevision revision(const std::string& revision);
   HubFile look_up(const std::string& commit, const std::string& file);

@@ -82,8 +82,6 @@ PartialFile::PartialFile(fs::path blob, std::string etag, std::uint64_t full_siz
   take_up();
 }
 
-PartialFile::~PartialFile() = default;
-
 void PartialFile::take_up() {
   std::vector<char> buffer(kReadBytes);
   while (true) {

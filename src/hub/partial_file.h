@@ -29,7 +29,6 @@ class PartialFile {
   // that have come, or were dropped.
   PartialFile(std::filesystem::path blob, std::string etag, std::uint64_t full_size,
               std::function<void(std::int64_t)> on_change);
-  ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 

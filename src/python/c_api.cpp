@@ -13,86 +13,70 @@
 #include "python/model_source.h"
 #include "tokenizer/chat_template.h"
 
-namespace quire::python {
-namespace {
-
-// Conversations as a model's chat template spells them. Usable from several threads at once.
-class Chat {
- public:
-  // hf_overrides: find_classifier's.
-  Chat(const Engine& engine, const std::string& hf_overrides);
-
-  const Classifier* classifier() const { return classifier_ ? &*classifier_ : nullptr; }
-  // request: "context", what the template reads; "chat_template", null or a file or text to be taken instead
-  // of the model's; "of_pair", whether the classifier's prompt is; "cut_after", null or the last message's
-  // text, behind which the result ends. Error where there is no template, and the template's own.
-  std::vector<TextPiece> render(OrderedJson request) const;
-
- private:
-  std::optional<CheckpointChatTemplate> template_;
-  std::optional<Classifier> classifier_;
-  std::string why_none_;
-};
-
-// The pieces up to the end of the last place where `text` stands.
-void cut_after(std::vector<TextPiece>& pieces, const std::string& text) {
-  const std::string all = join_pieces(pieces);
-  const std::size_t begin = all.rfind(text);
-  if (text.empty() || begin == std::string::npos)
-    fail("continue_final_message: the last message has no text that stands in what the chat template makes");
-  cut_pieces(pieces, begin + text.size());
-}
-
-Chat::Chat(const Engine& engine, const std::string& hf_overrides) {
-  try {
-    template_ = engine.load_chat_template();
-    if (!template_)
-      why_none_ = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
-                              engine.model_directory().string());
-  } catch (const Error& e) {
-    why_none_ = e.what();
-  }
-  classifier_ = find_classifier(engine, hf_overrides, template_ ? &*template_ : nullptr);
-}
-
-std::vector<TextPiece> Chat::render(OrderedJson request) const {
-  const OrderedJson& given = request.at("chat_template");
-  std::optional<CheckpointChatTemplate> instead;
-  if (request.at("of_pair").get<bool>()) {
-    if (!classifier_ || !classifier_->pair_prompt) fail("the model has no prompt for pairs of texts");
-    instead = classifier_->pair_prompt;
-  } else if (!given.is_null()) {
-    instead = {read_chat_template(given.get<std::string>()), std::nullopt,
-               template_ ? template_->special_tokens : OrderedJson::object()};
-  }
-  if (!instead && !template_) throw Error(why_none_);
-  std::vector<TextPiece> pieces =
-      (instead ? instead : template_)->render(std::move(request.at("context")), {local_time()});
-  if (const OrderedJson& last = request.at("cut_after"); !last.is_null())
-    cut_after(pieces, last.get<std::string>());
-  return pieces;
-}
-
-}  // namespace
-}  // namespace quire::python
-
+// An engine, and its conversations as its model's chat template spells them. Usable from several threads at
+// once.
 struct QuireEngine {
-  std::shared_ptr<quire::Engine> engine;
-  std::optional<quire::python::Chat> chat;
+  // hf_overrides: find_classifier's.
+  QuireEngine(const quire::EngineConfig& config, const std::string& hf_overrides)
+      : engine(std::make_shared<quire::Engine>(config)) {
+    try {
+      chat_template = engine->load_chat_template();
+      if (!chat_template)
+        why_no_template =
+            quire::format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
+                               engine->model_directory().string());
+    } catch (const quire::Error& e) {
+      why_no_template = e.what();
+    }
+    classifier = find_classifier(*engine, hf_overrides, chat_template ? &*chat_template : nullptr);
+  }
+
+  const std::shared_ptr<quire::Engine> engine;
+  std::optional<quire::CheckpointChatTemplate> chat_template;
+  std::string why_no_template;
+  std::optional<quire::Classifier> classifier;
 };
 
 struct QuireChannel {
   quire::python::Channel channel;
-  // The last request's, which the next one mostly has, too.
-  std::mutex mutex;
-  std::string source;         // guarded by mutex
-  quire::EngineRequest form;  // guarded by mutex: what was made of it
-  bool streams = false;       // guarded by mutex
 };
 
 namespace {
 
 using quire::OrderedJson;
+
+// The pieces up to the end of the last place where `text` stands.
+void cut_after(std::vector<quire::TextPiece>& pieces, const std::string& text) {
+  const std::string all = join_pieces(pieces);
+  const std::size_t begin = all.rfind(text);
+  if (text.empty() || begin == std::string::npos)
+    quire::fail(
+        "continue_final_message: the last message has no text that stands in what the chat template makes");
+  cut_pieces(pieces, begin + text.size());
+}
+
+// request: "context", what the template reads; "chat_template", null or a file or text to be taken instead of
+// the model's; "of_pair", whether the classifier's prompt is; "cut_after", null or the last message's text,
+// behind which the result ends. Error where there is no template, and the template's own.
+std::vector<quire::TextPiece> render(const QuireEngine& engine, OrderedJson request) {
+  const OrderedJson& given = request.at("chat_template");
+  const auto& own = engine.chat_template;
+  std::optional<quire::CheckpointChatTemplate> instead;
+  if (request.at("of_pair").get<bool>()) {
+    if (!engine.classifier || !engine.classifier->pair_prompt)
+      quire::fail("the model has no prompt for pairs of texts");
+    instead = engine.classifier->pair_prompt;
+  } else if (!given.is_null()) {
+    instead = {quire::read_chat_template(given.get<std::string>()), std::nullopt,
+               own ? own->special_tokens : OrderedJson::object()};
+  }
+  if (!instead && !own) throw quire::Error(engine.why_no_template);
+  std::vector<quire::TextPiece> pieces =
+      (instead ? instead : own)->render(std::move(request.at("context")), {quire::local_time()});
+  if (const OrderedJson& last = request.at("cut_after"); !last.is_null())
+    cut_after(pieces, last.get<std::string>());
+  return pieces;
+}
 
 void put(std::string_view text, QuireText* out) {
   out->data = static_cast<char*>(std::malloc(text.size() + 1));
@@ -106,29 +90,29 @@ void put(const std::vector<std::int32_t>& ids, QuireText* out) {
   put({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(std::int32_t)}, out);
 }
 
-void put(const OrderedJson& json, QuireText* out) {
-  put(std::string_view(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)), out);
+void put_json(const OrderedJson& json, QuireText* out) {
+  put(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace), out);
 }
 
 // Calls, and makes of what is thrown a status and a line.
 template <typename Call>
 int guarded(QuireText* out, const Call& call) {
   *out = {nullptr, 0};
+  const auto tell = [out](const std::exception& e, QuireStatus status) {
+    put(quire::what_of(e), out);
+    return status;
+  };
   try {
     call();
     return kQuireOk;
   } catch (const quire::QueueFullError& e) {
-    put(std::string_view(e.what()), out);
-    return kQuireQueueFull;
+    return tell(e, kQuireQueueFull);
   } catch (const quire::Error& e) {
-    put(std::string_view(e.what()), out);
-    return kQuireInvalid;
+    return tell(e, kQuireInvalid);
   } catch (const quire::Stopped& e) {
-    put(std::string_view(e.what()), out);
-    return kQuireStopped;
+    return tell(e, kQuireStopped);
   } catch (const std::exception& e) {
-    put(std::string_view(quire::what_of(e)), out);
-    return kQuireFailed;
+    return tell(e, kQuireFailed);
   }
 }
 
@@ -136,8 +120,8 @@ OrderedJson parse(const char* text, std::size_t size) {
   return quire::parse_ordered_json({text, size}, "the arguments");
 }
 
-OrderedJson classifier_json(const quire::Classifier* classifier) {
-  if (classifier == nullptr) return {};
+OrderedJson classifier_json(const std::optional<quire::Classifier>& classifier) {
+  if (!classifier) return {};
   return {{"labels", classifier->labels},
           {"tokens", classifier->tokens},
           {"judges_pairs", classifier->pair_prompt.has_value()}};
@@ -164,7 +148,7 @@ OrderedJson info(const QuireEngine& of) {
           {"eos_token_ids",
            std::vector<std::int32_t>(sampling.eos_token_ids.begin(), sampling.eos_token_ids.end())},
           {"has_tokenizer", engine.has_tokenizer()},
-          {"classifier", classifier_json(of.chat->classifier())},
+          {"classifier", classifier_json(of.classifier)},
           {"sampling", quire::python::sampling_defaults_json(engine.default_sampling_params())},
           {"memory",
            {{"weights_bytes", plan.weights},
@@ -173,21 +157,6 @@ OrderedJson info(const QuireEngine& of) {
             {"host_bytes", plan.host},
             {"total_bytes", plan.total()}}},
           {"startup_seconds", startup}};
-}
-
-quire::EngineRequest read_request(QuireChannel& channel, std::string_view text, bool& streams) {
-  const std::lock_guard lock(channel.mutex);
-  if (channel.source != text || text.empty()) {
-    const OrderedJson json = parse(text.data(), text.size());
-    channel.source.clear();
-    channel.form = {};
-    channel.form.params = quire::python::read_sampling_params(json.at("params"), {});
-    quire::python::read_request_options(json.at("options"), channel.form);
-    channel.streams = json.at("stream").get<bool>();
-    channel.source = text;
-  }
-  streams = channel.streams;
-  return channel.form;
 }
 
 }  // namespace
@@ -207,15 +176,12 @@ int quire_set_verbose(int verbose) {
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out) {
   return guarded(out, [&] {
     const OrderedJson json = parse(source, size);
-    quire::python::ModelSource from;
-    from.model = json.at("model").get<std::string>();
-    from.revision = json.at("revision").get<std::string>();
-    from.offline = json.at("offline").get<bool>();
-    from.with_weights = json.at("with_weights").get<bool>();
+    const quire::python::ModelSource from{json.at("model"), json.at("revision"), json.at("offline"),
+                                          json.at("with_weights")};
     const auto tell = [progress](std::uint64_t done, std::uint64_t total) {
       return progress != nullptr && progress(done, total) != 0;
     };
-    put(std::string_view(quire::python::find_model(from, tell)), out);
+    put(quire::python::find_model(from, tell), out);
   });
 }
 
@@ -228,27 +194,24 @@ int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped
     quire::check_hf_overrides(overrides);
     quire::EngineConfig read = quire::python::read_engine_config(json);
     read.stopped = [stopped] { return stopped(0, 0) != 0; };
-    auto made = std::make_unique<QuireEngine>();
-    made->engine = std::make_shared<quire::Engine>(read);
-    made->chat.emplace(*made->engine, overrides);
-    *engine = made.release();
+    *engine = new QuireEngine(read, overrides);
   });
 }
 
 void quire_engine_free(QuireEngine* engine) { delete engine; }
 
 int quire_engine_info(QuireEngine* engine, QuireText* out) {
-  return guarded(out, [&] { put(info(*engine), out); });
+  return guarded(out, [&] { put_json(info(*engine), out); });
 }
 
 int quire_engine_stats(QuireEngine* engine, QuireText* out) {
   return guarded(out, [&] {
     const quire::EngineStats stats = engine->engine->stats();
-    put(OrderedJson{{"prefill_tokens", stats.prefill_tokens},
-                    {"decode_tokens", stats.decode_tokens},
-                    {"prefill_seconds", stats.prefill_seconds},
-                    {"decode_seconds", stats.decode_seconds}},
-        out);
+    put_json({{"prefill_tokens", stats.prefill_tokens},
+              {"decode_tokens", stats.decode_tokens},
+              {"prefill_seconds", stats.prefill_seconds},
+              {"decode_seconds", stats.decode_seconds}},
+             out);
   });
 }
 
@@ -262,8 +225,7 @@ int quire_encode(QuireEngine* engine, const char* text, std::size_t size, int ad
 int quire_decode(QuireEngine* engine, const std::int32_t* ids, std::size_t count, int skip_special_tokens,
                  QuireText* out) {
   return guarded(out, [&] {
-    const std::string text = engine->engine->tokenizer().decode({ids, count}, skip_special_tokens != 0);
-    put(std::string_view(text), out);
+    put(engine->engine->tokenizer().decode({ids, count}, skip_special_tokens != 0), out);
   });
 }
 
@@ -276,7 +238,7 @@ int quire_tokens(QuireEngine* engine, const std::int32_t* ids, std::size_t count
       tokens.push_back(token ? OrderedJson(*token) : OrderedJson());
       special.push_back(token && tokenizer.is_special(ids[i]));
     }
-    put(OrderedJson{{"tokens", std::move(tokens)}, {"special", std::move(special)}}, out);
+    put_json({{"tokens", std::move(tokens)}, {"special", std::move(special)}}, out);
   });
 }
 
@@ -284,29 +246,21 @@ int quire_render_chat(QuireEngine* engine, const char* request, std::size_t size
   return guarded(out, [&] {
     OrderedJson json = parse(request, size);
     const bool tokenize = json.at("tokenize").get<bool>();
-    const std::vector<quire::TextPiece> pieces = engine->chat->render(std::move(json));
+    const std::vector<quire::TextPiece> pieces = render(*engine, std::move(json));
     if (tokenize) return put(engine->engine->tokenizer().encode(pieces, false), out);
-    put(std::string_view(quire::join_pieces(pieces)), out);
+    put(quire::join_pieces(pieces), out);
   });
 }
 
 int quire_channel_new(QuireEngine* engine, QuireChannel** channel, QuireText* out) {
-  return guarded(out, [&] {
-    *channel = new QuireChannel{
-        .channel = quire::python::Channel(engine->engine), .mutex = {}, .source = {}, .form = {}};
-  });
+  return guarded(out, [&] { *channel = new QuireChannel{quire::python::Channel(engine->engine)}; });
 }
 
 void quire_channel_free(QuireChannel* channel) { delete channel; }
 
 int quire_channel_add(QuireChannel* channel, std::int64_t tag, const char* request, std::size_t size,
                       const std::int32_t* prompt, std::size_t prompt_size, QuireText* out) {
-  return guarded(out, [&] {
-    bool streams = false;
-    quire::EngineRequest made = read_request(*channel, {request, size}, streams);
-    made.prompt.assign(prompt, prompt + prompt_size);
-    channel->channel.add(tag, std::move(made), streams);
-  });
+  return guarded(out, [&] { channel->channel.add(tag, {request, size}, {prompt, prompt_size}); });
 }
 
 int quire_channel_flush(QuireChannel* channel, QuireText* out) {
@@ -316,7 +270,7 @@ int quire_channel_flush(QuireChannel* channel, QuireText* out) {
 int quire_channel_next(QuireChannel* channel, int milliseconds, QuireText* out) {
   return guarded(out, [&] {
     const std::string events = channel->channel.next(std::chrono::milliseconds(milliseconds));
-    if (!events.empty()) put(std::string_view(events), out);
+    if (!events.empty()) put(events, out);
   });
 }
 

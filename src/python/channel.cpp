@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "python/json_input.h"
 
 namespace quire::python {
 namespace {
@@ -55,20 +56,29 @@ OrderedJson completion_json(const CompletionOutput& output) {
   return json;
 }
 
-// A finished request: {"tag", "finished": true, "prompt_token_ids", "prompt_logprobs", "num_cached_tokens",
-// "arrival", "outputs": [...]} or with "embedding". Times are seconds of the steady clock. A logprob that is
-// minus infinity is null.
-OrderedJson request_json(std::int64_t tag, const RequestOutput& output) {
-  OrderedJson json = {{"tag", tag},
-                      {"finished", true},
-                      {"prompt_token_ids", output.prompt_token_ids},
-                      {"num_cached_tokens", output.num_cached_tokens},
-                      {"arrival", seconds(output.arrival)}};
-  if (!output.prompt_logprobs.empty()) json["prompt_logprobs"] = logprobs_json(output.prompt_logprobs);
-  if (!output.embedding.empty()) json["embedding"] = output.embedding;
-  OrderedJson& outputs = json["outputs"] = OrderedJson::array();
-  for (const CompletionOutput& one : output.outputs) outputs.push_back(completion_json(one));
-  return json;
+// How much of an output has been told.
+struct Told {
+  std::size_t tokens = 0, logprobs = 0;
+};
+
+// What is new of the update's output.
+CompletionOutput new_part(const RequestUpdate& update, Told& told) {
+  const auto tail = [](const auto& all, std::size_t& told_of_it) {
+    const std::size_t begin = std::min(std::exchange(told_of_it, all.size()), all.size());
+    return std::remove_cvref_t<decltype(all)>(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end());
+  };
+  const CompletionOutput& from = update.output;
+  CompletionOutput part;
+  part.index = from.index;
+  part.text = update.new_text;
+  part.token_ids = tail(from.token_ids, told.tokens);
+  part.logprobs = tail(from.logprobs, told.logprobs);
+  part.cumulative_logprob = from.cumulative_logprob;
+  part.finish_reason = from.finish_reason;
+  part.stop_reason = from.stop_reason;
+  part.error = from.error;
+  part.times = from.times;
+  return part;
 }
 
 }  // namespace
@@ -77,12 +87,23 @@ OrderedJson request_json(std::int64_t tag, const RequestOutput& output) {
 struct Channel::Event {
   std::int64_t tag = 0;
   bool finished = false;
-  RequestOutput whole;     // once it has finished
-  CompletionOutput piece;  // before: what is new of one output
+  RequestOutput output;  // before it has finished: what is new of one of its outputs, and nothing else
 
+  // {"tag", "finished", "outputs": [...]}; of a finished request also "prompt_token_ids",
+  // "num_cached_tokens", "arrival", "prompt_logprobs" and "embedding". Times are seconds of the steady clock.
+  // A logprob that is minus infinity is null.
   OrderedJson to_json() const {
-    if (finished) return request_json(tag, whole);
-    return {{"tag", tag}, {"finished", false}, {"outputs", OrderedJson::array({completion_json(piece)})}};
+    OrderedJson json = {{"tag", tag}, {"finished", finished}};
+    if (finished) {
+      json["prompt_token_ids"] = output.prompt_token_ids;
+      json["num_cached_tokens"] = output.num_cached_tokens;
+      json["arrival"] = seconds(output.arrival);
+    }
+    if (!output.prompt_logprobs.empty()) json["prompt_logprobs"] = logprobs_json(output.prompt_logprobs);
+    if (!output.embedding.empty()) json["embedding"] = output.embedding;
+    OrderedJson& outputs = json["outputs"] = OrderedJson::array();
+    for (const CompletionOutput& one : output.outputs) outputs.push_back(completion_json(one));
+    return json;
   }
 };
 
@@ -106,37 +127,29 @@ Channel::Channel(const std::shared_ptr<Engine>& engine)
 
 Channel::~Channel() { abort_all(); }
 
-void Channel::add(std::int64_t tag, EngineRequest request, bool streams) {
-  // How much of each output has been told.
-  struct Told {
-    std::size_t tokens = 0, logprobs = 0;
-  };
-  request.on_update = [queue = queue_, tag, streams,
+Channel::Form Channel::read_form(std::string_view request) {
+  const std::lock_guard lock(form_mutex_);
+  if (form_source_ != request || request.empty()) {
+    const OrderedJson json = parse_ordered_json(request, "the arguments");
+    form_source_.clear();
+    form_ = {};
+    form_.request.params = read_sampling_params(json.at("params"));
+    read_request_options(json.at("options"), form_.request);
+    form_.streams = json.at("stream").get<bool>();
+    form_source_ = request;
+  }
+  return form_;
+}
+
+void Channel::add(std::int64_t tag, std::string_view text, std::span<const std::int32_t> prompt) {
+  auto [request, streams] = read_form(text);
+  request.prompt.assign(prompt.begin(), prompt.end());
+  request.on_update = [queue = queue_, tag, streams = streams,
                        told = std::map<int, Told>()](const RequestUpdate& update) mutable {
-    Event event{.tag = tag, .finished = update.finished, .whole = {}, .piece = {}};
-    if (update.finished) {
-      event.whole = update.request;
-    } else if (streams) {
-      const CompletionOutput& from = update.output;
-      Told& before = told[from.index];
-      const auto tail = [](const auto& all, std::size_t& from_there) {
-        const std::size_t begin = std::min(std::exchange(from_there, all.size()), all.size());
-        return std::remove_cvref_t<decltype(all)>(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                  all.end());
-      };
-      CompletionOutput& piece = event.piece;
-      piece.index = from.index;
-      piece.text = update.new_text;
-      piece.token_ids = tail(from.token_ids, before.tokens);
-      piece.logprobs = tail(from.logprobs, before.logprobs);
-      piece.cumulative_logprob = from.cumulative_logprob;
-      piece.finish_reason = from.finish_reason;
-      piece.stop_reason = from.stop_reason;
-      piece.error = from.error;
-      piece.times = from.times;
-    } else {
-      return;
-    }
+    if (update.finished) return queue->push({tag, true, update.request});
+    if (!streams) return;
+    Event event{.tag = tag, .finished = false, .output = {}};
+    event.output.outputs.push_back(new_part(update, told[update.output.index]));
     queue->push(std::move(event));
   };
   const std::lock_guard lock(mutex_);

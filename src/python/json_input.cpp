@@ -182,8 +182,8 @@ EngineConfig read_engine_config(const OrderedJson& object) {
   return config;
 }
 
-SamplingParams read_sampling_params(const OrderedJson& object, const SamplingParams& over) {
-  SamplingParams params = over;
+SamplingParams read_sampling_params(const OrderedJson& object) {
+  SamplingParams params;
   Members members(object, "the sampling parameters");
   members.take("n", params.n);
   members.take("best_of", params.best_of);

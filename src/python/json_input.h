@@ -11,8 +11,7 @@ namespace quire::python {
 // that is null does where there is none to take its place. Error names a key of another type, one that does
 // not fit, and one that nobody knows.
 EngineConfig read_engine_config(const OrderedJson& object);
-// over: what holds where the object has nothing.
-SamplingParams read_sampling_params(const OrderedJson& object, const SamplingParams& over);
+SamplingParams read_sampling_params(const OrderedJson& object);
 
 // Beside the parameters of a request: priority, cache_salt, timeout, pooling ("last", "mean",
 // "logits"), dimensions, normalise.

@@ -66,12 +66,11 @@ std::string text_line(const AccessRecord& record) {
 }
 
 std::string json_line(const AccessRecord& record) {
-  OrderedJson line;
-  line["time"] = utc(record.time);
-  line["method"] = cut(record.method);
-  line["path"] = cut(record.path);
-  line["status"] = record.status;
-  line["request_id"] = cut(record.request_id);
+  OrderedJson line = {{"time", utc(record.time)},
+                      {"method", cut(record.method)},
+                      {"path", cut(record.path)},
+                      {"status", record.status},
+                      {"request_id", cut(record.request_id)}};
   if (record.prompt_tokens) line["prompt_tokens"] = *record.prompt_tokens;
   if (record.cached_tokens) line["cached_tokens"] = *record.cached_tokens;
   if (record.cache_end != CacheEnd::Reason::kNone) line["cache_end"] = to_string(record.cache_end);

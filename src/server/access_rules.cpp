@@ -1,12 +1,12 @@
 #include "server/access_rules.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <boost/beast/core/string.hpp>
 
+#include "base/digest.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -29,6 +29,12 @@ std::string_view bearer_key(std::string_view authorization) {
   const std::string_view scheme = authorization.substr(0, authorization.find_first_of(kBlank));
   if (!boost::beast::iequals(scheme, kScheme)) return {};
   return without_blanks(authorization.substr(kScheme.size()));
+}
+
+std::string digest_of(std::string_view key) {
+  Digest digest(Digest::Kind::kSha256);
+  digest.add(key);
+  return digest.hex();
 }
 
 bool is_visible(char c) { return c > ' ' && c < 0x7f; }
@@ -96,21 +102,14 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
     if (keys[i].empty()) fail("API key {} is empty", i + 1);
     if (!std::ranges::all_of(keys[i], is_visible))
       fail("API key {} has a character that is not visible ASCII", i + 1);
-    digests_.push_back(digest(keys[i]));
+    digests_.push_back(digest_of(keys[i]));
   }
-}
-
-ApiKeys::Digest ApiKeys::digest(std::string_view key) {
-  Digest digest{};
-  const int done = EVP_Digest(key.data(), key.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
-  QUIRE_CHECK(done == 1, "SHA-256 failed");
-  return digest;
 }
 
 std::optional<std::size_t> ApiKeys::find(std::string_view authorization, std::string_view x_api_key) const {
   if (digests_.empty()) return 0;
   const std::string_view bearer = bearer_key(authorization);
-  const Digest given = digest(bearer.empty() ? without_blanks(x_api_key) : bearer);
+  const std::string given = digest_of(bearer.empty() ? without_blanks(x_api_key) : bearer);
   std::size_t found = digests_.size();
   for (std::size_t i = 0; i < digests_.size(); ++i) {
     const bool same = CRYPTO_memcmp(given.data(), digests_[i].data(), given.size()) == 0;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,11 +20,7 @@ class ApiKeys {
   std::optional<std::size_t> find(std::string_view authorization, std::string_view x_api_key = {}) const;
 
  private:
-  using Digest = std::array<unsigned char, 32>;  // SHA-256
-
-  static Digest digest(std::string_view key);
-
-  std::vector<Digest> digests_;
+  std::vector<std::string> digests_;
 };
 
 // Which web pages may read the answers. Credentials of a browser (cookies, say) are never asked for; an API

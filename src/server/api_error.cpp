@@ -1,18 +1,13 @@
 #include "server/api_error.h"
 
 #include <regex>
-#include <string_view>
-#include <utility>
 
 #include "base/json.h"
 #include "engine/request.h"
 
 namespace quire::server {
-namespace {
 
-constexpr int kRetryAfter = 1;  // seconds
-
-std::string_view type_of(int status) {
+std::string_view ApiError::type() const {
   constexpr std::pair<int, std::string_view> kTypes[] = {
       {401, "AuthenticationError"},   {403, "PermissionDeniedError"}, {404, "NotFoundError"},
       {405, "MethodNotAllowedError"}, {429, "RateLimitError"},        {503, "unavailable_error"}};
@@ -21,17 +16,6 @@ std::string_view type_of(int status) {
   }
   return status < 500 ? "BadRequestError" : "InternalServerError";
 }
-
-}  // namespace
-
-ApiError::ApiError(int http_status, const std::string& message, std::string wrong_param,
-                   std::string error_code)
-    : Error(message),
-      status(http_status),
-      type(type_of(http_status)),
-      param(std::move(wrong_param)),
-      code(std::move(error_code)),
-      retry_after(http_status == 429 || http_status == 503 ? kRetryAfter : 0) {}
 
 ApiError renamed(const ApiError& error, std::span<const FieldName> names) {
   std::string message = error.what(), param = error.param;
@@ -53,7 +37,7 @@ ApiError to_api_error(const std::exception& caught) {
 OrderedJson openai_error(const ApiError& error, const std::string&) {
   return {{"error",
            {{"message", error.code.empty() ? error.what() : format_text("{} ({})", error.what(), error.code)},
-            {"type", error.type},
+            {"type", error.type()},
             {"param", error.param.empty() ? OrderedJson() : OrderedJson(error.param)},
             {"code", error.status}}}};
 }

@@ -5,6 +5,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_fwd.h"
@@ -21,14 +23,20 @@ struct ApiError : Error {
   // `param`: the field that is wrong, empty: none. `code`: what programs look for, such as
   // context_length_exceeded; empty: none.
   ApiError(int http_status, const std::string& message, std::string wrong_param = {},
-           std::string error_code = {});
+           std::string error_code = {}, std::optional<ContextOverrun> the_overrun = {})
+      : Error(message),
+        status(http_status),
+        param(std::move(wrong_param)),
+        code(std::move(error_code)),
+        overrun(the_overrun) {}
+
+  std::string_view type() const;
+  // Of 429 and 503: seconds until it is worth trying again, for the header retry-after; 0: none.
+  int retry_after() const { return status == 429 || status == 503 ? 1 : 0; }
 
   int status;
-  std::string type;  // of the status
   std::string param;
   std::string code;
-  // Of 429 and 503: seconds until it is worth trying again, for the header retry-after; 0: none.
-  int retry_after = 0;
   std::optional<ContextOverrun> overrun;  // of context_length_exceeded, where there is a prompt
 };
 

@@ -202,18 +202,15 @@ void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, co
 
 void check_cache_holds(std::int64_t tokens, const ServedModel& model) {
   if (model.kv_cache_tokens == 0 || tokens <= model.kv_cache_tokens) return;
-  ApiError error(
+  throw ApiError(
       400,
       format_text("The prompt has {} tokens; the whole KV cache holds {}.", tokens, model.kv_cache_tokens),
-      "", "context_length_exceeded");
-  error.overrun = {.prompt = tokens, .output = 0, .limit = model.kv_cache_tokens};
-  throw error;
+      "", "context_length_exceeded", ContextOverrun{tokens, 0, model.kv_cache_tokens});
 }
 
 EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId> prompt,
                                   const ServedModel& model, const SamplingParams* checked) {
-  EngineRequest made;
-  made.params = request.params;
+  EngineRequest made = request;
   SamplingParams& params = made.params;
   params.max_tokens = request.max_tokens.value_or(1);
   truncate_prompt(prompt, request, model);
@@ -221,17 +218,15 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
   if (prompt.empty()) throw ApiError(400, "the prompt is empty; at least one token is needed");
   const std::int64_t room = model.max_model_len - std::ssize(prompt);
   const std::int64_t wanted = std::max(request.max_tokens.value_or(1), 1);
-  if (wanted > room) {
-    ApiError error(
+  if (wanted > room)
+    throw ApiError(
         400,
         format_text(
             "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
             "the prompt, {} for the output). Please reduce the length of the prompt or the output.",
             model.max_model_len, std::ssize(prompt) + wanted, prompt.size(), wanted),
-        request.max_tokens ? "max_tokens" : "", "context_length_exceeded");
-    error.overrun = {.prompt = std::ssize(prompt), .output = wanted, .limit = model.max_model_len};
-    throw error;
-  }
+        request.max_tokens ? "max_tokens" : "", "context_length_exceeded",
+        ContextOverrun{std::ssize(prompt), wanted, model.max_model_len});
   check_cache_holds(std::ssize(prompt), model);
   if (!request.max_tokens) {
     const std::int64_t rest = std::min<std::int64_t>(room, model.default_max_tokens.value_or(kMaxInt));
@@ -239,8 +234,6 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
   }
   if (checked == nullptr || *checked != params) check_sampling(params, model);
   made.prompt = std::move(prompt);
-  made.priority = request.priority;
-  made.cache_salt = request.cache_salt;
   return made;
 }
 

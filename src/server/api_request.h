@@ -38,18 +38,16 @@ struct ServedModel {
   AnswerDefaults answers = {};
 };
 
-// What requests for completions and for chats have in common. As everywhere in this folder, null counts as
-// absent, unknown fields are ignored, and what is wrong throws an ApiError that names the field.
-struct ApiRequest {
+// What requests have in common: what the engine gets of each of their prompts, apart from the prompt, and how
+// they are answered. As everywhere in this folder, null counts as absent, unknown fields are ignored, and
+// what is wrong throws an ApiError that names the field.
+struct ApiRequest : EngineRequest {
   std::string model;              // as the client called it
   std::string request_id;         // the client's, or empty
-  SamplingParams params;          // max_tokens is as below
-  std::optional<int> max_tokens;  // unset: the rest of the context
+  std::optional<int> max_tokens;  // in place of params.max_tokens; unset: the rest of the context
   bool stream = false;
-  bool include_usage = false;     // in a stream: in a chunk of its own at the end
-  bool continuous_usage = false;  // and in every chunk
-  int priority = 0;
-  std::string cache_salt;
+  bool include_usage = false;      // in a stream: in a chunk of its own at the end
+  bool continuous_usage = false;   // and in every chunk
   bool add_special_tokens = true;  // to a prompt of text
   bool truncate_right = false;     // truncate_prompt_tokens keeps the prompt's beginning
   bool report_prompt_logprobs = false;

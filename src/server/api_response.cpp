@@ -222,35 +222,28 @@ std::string TokenNames::operator()(std::int32_t id) const {
 
 double logprob_json(float logprob) { return std::max(logprob, kLowest); }
 
-void CompletionLogprobs::add_token(std::int32_t id) {
-  tokens_.push_back(names_(id));
-  offsets_.push_back(offset_);
+void CompletionLogprobs::add_token(std::int32_t id, OrderedJson logprob, OrderedJson top) {
+  lists_["text_offset"].push_back(offset_);
+  lists_["token_logprobs"].push_back(std::move(logprob));
+  lists_["tokens"].push_back(names_(id));
+  lists_["top_logprobs"].push_back(std::move(top));
   const bool hidden = skip_special_tokens_ && names_.tokenizer != nullptr && names_.tokenizer->is_special(id);
   if (!hidden) offset_ += count_code_points(bytes_of(id, names_));
 }
 
-void CompletionLogprobs::add_first_of_prompt(std::int32_t id) {
-  add_token(id);
-  logprobs_.push_back(nullptr);
-  top_.push_back(nullptr);
-}
-
 void CompletionLogprobs::add(std::span<const PositionLogprobs> positions) {
   for (const PositionLogprobs& position : positions) {
-    add_token(position.token.token_id);
-    logprobs_.push_back(logprob_json(position.token.logprob));
     OrderedJson map = OrderedJson::object();
     add_to_map(map, position.token, names_);
     for (const TokenLogprob& token : position.top) add_to_map(map, token, names_);
-    top_.push_back(std::move(map));
+    add_token(position.token.token_id, logprob_json(position.token.logprob), std::move(map));
   }
 }
 
 OrderedJson CompletionLogprobs::take() {
-  return {{"text_offset", std::exchange(offsets_, OrderedJson::array())},
-          {"token_logprobs", std::exchange(logprobs_, OrderedJson::array())},
-          {"tokens", std::exchange(tokens_, OrderedJson::array())},
-          {"top_logprobs", std::exchange(top_, OrderedJson::array())}};
+  const OrderedJson none = OrderedJson::array();
+  return std::exchange(
+      lists_, {{"text_offset", none}, {"token_logprobs", none}, {"tokens", none}, {"top_logprobs", none}});
 }
 
 OrderedJson chat_logprobs(std::span<const PositionLogprobs> positions, const TokenNames& names) {

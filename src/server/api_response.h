@@ -145,23 +145,22 @@ class CompletionLogprobs {
  public:
   // skip_special_tokens: as in the text, where offsets point to.
   CompletionLogprobs(TokenNames names, bool skip_special_tokens)
-      : names_(names), skip_special_tokens_(skip_special_tokens) {}
+      : names_(names), skip_special_tokens_(skip_special_tokens) {
+    take();  // the lists begin, empty
+  }
 
-  void add_first_of_prompt(std::int32_t id);  // which has none
+  void add_first_of_prompt(std::int32_t id) { add_token(id, nullptr, nullptr); }  // which has none
   void add(std::span<const PositionLogprobs> positions);
   // What was added since the last time.
   OrderedJson take();
 
  private:
-  void add_token(std::int32_t id);
+  void add_token(std::int32_t id, OrderedJson logprob, OrderedJson top);
 
   TokenNames names_;
   bool skip_special_tokens_;
   std::int64_t offset_ = 0;  // in code points
-  OrderedJson tokens_ = OrderedJson::array();
-  OrderedJson logprobs_ = OrderedJson::array();
-  OrderedJson top_ = OrderedJson::array();
-  OrderedJson offsets_ = OrderedJson::array();
+  OrderedJson lists_;
 };
 
 // {"content": [{token, logprob, bytes, top_logprobs}]} of /v1/chat/completions.

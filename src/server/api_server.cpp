@@ -213,12 +213,115 @@ struct ApiServer::Impl {
   }
 
   // On an I/O thread, as are hand_over and find_work.
-  void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
-  void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange);
-  void count_read(std::size_t body_bytes);
-  const Route* find_work(const std::shared_ptr<Exchange>& exchange) const;
-  void answer_itself(const std::shared_ptr<Exchange>& exchange) const;
-  std::size_t check_access(const HttpRequest& request) const;
+  void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    const std::shared_lock lock(mutex);
+    const std::string_view path = request.path();
+    request.target.erase(static_cast<std::size_t>(path.data() - request.target.data()),
+                         path.size() - behind(config.root_path, path).size());
+    request.target.insert(static_cast<std::size_t>(request.path().data() - request.target.data()),
+                          missing_version(request.path()));
+    HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
+    const std::string name(route_name(request.path()));
+    auto told = [log = log, service = service, name](const AccessRecord& record) {
+      tell(record, name, *log, service.get());
+    };
+    const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
+                                                     std::move(headers), std::move(told));
+    answering(*exchange, [&] {
+      const Route* route = find_work(exchange);
+      if (route == nullptr) return;
+      if (!service) throw ApiError(503, kNotReady);
+      if (exchange->request().body.size() <= kSmallBody && !route->expands)
+        return ((*service).*(route->handle))(exchange);
+      hand_over(*route, exchange);
+    });
+  }
+
+  // To a worker.
+  void hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange) {
+    const std::size_t bytes = exchange->request().body.size();
+    if (waiting_body_bytes.fetch_add(bytes) + bytes > config.max_waiting_body_bytes) {
+      waiting_body_bytes -= bytes;
+      throw ApiError(503, "too many large requests wait to be read; try again later");
+    }
+    asio::post(workers, [this, exchange, &route, bytes, service = service] {
+      waiting_body_bytes -= bytes;
+      answering(*exchange, [&] { ((*service).*(route.handle))(exchange); });
+      count_read(bytes);
+    });
+  }
+
+  void count_read(std::size_t body_bytes) {
+    const bool enough = read_body_bytes.fetch_add(body_bytes) + body_bytes >= kReadBetweenGivingBack;
+    if (!enough || waiting_body_bytes > 0) return;  // what waits will use it
+    read_body_bytes = 0;
+    give_back_memory();
+  }
+
+  // The route of a request that the client may make; null: it has its answer.
+  const Route* find_work(const std::shared_ptr<Exchange>& shared) const {
+    Exchange& exchange = *shared;
+    const HttpRequest& request = exchange.request();
+    const std::string_view path = request.path();
+    if (request.method == "OPTIONS") {
+      const auto wanted = request.header("Access-Control-Request-Headers").value_or("");
+      exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
+      return nullptr;
+    }
+    const Route* route = find_route(path, request.method);
+    if (route != nullptr) exchange.set_api(route->error_body, route->id_header);
+    if (!is_open(path)) exchange.set_key(check_access(request));
+    if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
+    if (!takes(*route, request.method)) {
+      const std::string allowed = methods_of(path);
+      exchange.fail(
+          ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(request.method))),
+          {{"Allow", allowed}});
+      return nullptr;
+    }
+    if (route->handle == nullptr) {
+      answer_itself(shared);
+      return nullptr;
+    }
+    if (route->method == "POST") check_content_type(request);
+    return route;
+  }
+
+  void answer_itself(const std::shared_ptr<Exchange>& shared) const {
+    Exchange& exchange = *shared;
+    const std::string_view path = exchange.request().path();
+    if (is_window(path)) {
+      if (!window && !service) throw ApiError(503, kNotReady);
+      if (!window) throw ApiError(404, "there is no window; `quire serve --window` opens one");
+      return window->answer(shared);
+    }
+    if (path == kVersion) return exchange.send_json(200, {{"version", QUIRE_VERSION}});
+    if (path != kLive && !service) throw ApiError(503, kNotReady);
+    if (service && !service->healthy()) throw ApiError(503, kBroken);
+    exchange.send_json(200, {{"status", path == kLive ? "live" : "ok"}});
+  }
+
+  // A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer
+  // from the page; the work would be done. Of a page whose name points here, GETs carry none, but that name
+  // as host. The key that the request brings.
+  std::size_t check_access(const HttpRequest& request) const {
+    const bool needs_key = !(config.public_metrics && request.path() == "/metrics");
+    const std::optional<std::size_t> key =
+        keys.find(request.header("Authorization").value_or(""), request.header("X-Api-Key").value_or(""));
+    if (needs_key && !key)
+      throw ApiError(401, "the API key is missing or wrong; it is sent as Authorization: Bearer KEY");
+    const bool names_matter =
+        !config.allowed_hosts.empty() || (config.api_keys.empty() && http.on_loopback());
+    if (names_matter && !hosts.accept(request.host))
+      throw ApiError(403,
+                     format_text("this server is not called {} (--allowed-hosts)", in_quotes(request.host)));
+    const auto origin = request.header("Origin");
+    if (origin && !cors.allows(*origin)) {
+      throw ApiError(403,
+                     format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
+    }
+    return key.value_or(0);
+  }
 
   const ApiServerConfig config;
   const ApiKeys keys;
@@ -233,114 +336,6 @@ struct ApiServer::Impl {
   asio::thread_pool workers;
   HttpServer http;
 };
-
-void ApiServer::Impl::handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  const std::shared_lock lock(mutex);
-  const std::string_view path = request.path();
-  request.target.erase(static_cast<std::size_t>(path.data() - request.target.data()),
-                       path.size() - behind(config.root_path, path).size());
-  request.target.insert(static_cast<std::size_t>(request.path().data() - request.target.data()),
-                        missing_version(request.path()));
-  HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
-  const std::string name(route_name(request.path()));
-  auto told = [log = log, service = service, name](const AccessRecord& record) {
-    tell(record, name, *log, service.get());
-  };
-  const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
-                                                   std::move(headers), std::move(told));
-  answering(*exchange, [&] {
-    const Route* route = find_work(exchange);
-    if (route == nullptr) return;
-    if (!service) throw ApiError(503, kNotReady);
-    if (exchange->request().body.size() <= kSmallBody && !route->expands)
-      return ((*service).*(route->handle))(exchange);
-    hand_over(*route, exchange);
-  });
-}
-
-// To a worker.
-void ApiServer::Impl::hand_over(const Route& route, const std::shared_ptr<Exchange>& exchange) {
-  const std::size_t bytes = exchange->request().body.size();
-  if (waiting_body_bytes.fetch_add(bytes) + bytes > config.max_waiting_body_bytes) {
-    waiting_body_bytes -= bytes;
-    throw ApiError(503, "too many large requests wait to be read; try again later");
-  }
-  asio::post(workers, [this, exchange, &route, bytes, service = service] {
-    waiting_body_bytes -= bytes;
-    answering(*exchange, [&] { ((*service).*(route.handle))(exchange); });
-    count_read(bytes);
-  });
-}
-
-void ApiServer::Impl::count_read(std::size_t body_bytes) {
-  const bool enough = read_body_bytes.fetch_add(body_bytes) + body_bytes >= kReadBetweenGivingBack;
-  if (!enough || waiting_body_bytes > 0) return;  // what waits will use it
-  read_body_bytes = 0;
-  give_back_memory();
-}
-
-// The route of a request that the client may make; null: it has its answer.
-const Route* ApiServer::Impl::find_work(const std::shared_ptr<Exchange>& shared) const {
-  Exchange& exchange = *shared;
-  const HttpRequest& request = exchange.request();
-  const std::string_view path = request.path();
-  if (request.method == "OPTIONS") {
-    const auto wanted = request.header("Access-Control-Request-Headers").value_or("");
-    exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
-    return nullptr;
-  }
-  const Route* route = find_route(path, request.method);
-  if (route != nullptr) exchange.set_api(route->error_body, route->id_header);
-  if (!is_open(path)) exchange.set_key(check_access(request));
-  if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
-  if (!takes(*route, request.method)) {
-    const std::string allowed = methods_of(path);
-    exchange.fail(
-        ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(request.method))),
-        {{"Allow", allowed}});
-    return nullptr;
-  }
-  if (route->handle == nullptr) {
-    answer_itself(shared);
-    return nullptr;
-  }
-  if (route->method == "POST") check_content_type(request);
-  return route;
-}
-
-void ApiServer::Impl::answer_itself(const std::shared_ptr<Exchange>& shared) const {
-  Exchange& exchange = *shared;
-  const std::string_view path = exchange.request().path();
-  if (is_window(path)) {
-    if (!window && !service) throw ApiError(503, kNotReady);
-    if (!window) throw ApiError(404, "there is no window; `quire serve --window` opens one");
-    return window->answer(shared);
-  }
-  if (path == kVersion) return exchange.send_json(200, {{"version", QUIRE_VERSION}});
-  if (path != kLive && !service) throw ApiError(503, kNotReady);
-  if (service && !service->healthy()) throw ApiError(503, kBroken);
-  exchange.send_json(200, {{"status", path == kLive ? "live" : "ok"}});
-}
-
-// A web page's requests carry its origin. Where it is not allowed the browser would only keep the answer from
-// the page; the work would be done. Of a page whose name points here, GETs carry none, but that name as host.
-// The key that the request brings.
-std::size_t ApiServer::Impl::check_access(const HttpRequest& request) const {
-  const bool needs_key = !(config.public_metrics && request.path() == "/metrics");
-  const std::optional<std::size_t> key =
-      keys.find(request.header("Authorization").value_or(""), request.header("X-Api-Key").value_or(""));
-  if (needs_key && !key)
-    throw ApiError(401, "the API key is missing or wrong; it is sent as Authorization: Bearer KEY");
-  const bool names_matter = !config.allowed_hosts.empty() || (config.api_keys.empty() && http.on_loopback());
-  if (names_matter && !hosts.accept(request.host))
-    throw ApiError(403,
-                   format_text("this server is not called {} (--allowed-hosts)", in_quotes(request.host)));
-  const auto origin = request.header("Origin");
-  if (origin && !cors.allows(*origin)) {
-    throw ApiError(403, format_text("the origin {} is not allowed (--allowed-origins)", in_quotes(*origin)));
-  }
-  return key.value_or(0);
-}
 
 std::vector<std::string> served_routes() {
   std::vector<std::string> routes;
@@ -372,18 +367,14 @@ void ApiServer::show(std::shared_ptr<Window> window) {
 }
 
 void ApiServer::stop(std::chrono::milliseconds drain) {
-  std::shared_ptr<Window> window;  // goes last
-  {
+  const auto take = [this](auto& pointer) {
     const std::lock_guard lock(impl_->mutex);
-    window.swap(impl_->window);
-  }
-  if (window) window->close();  // whoever watches would go on for ever
+    return std::exchange(pointer, nullptr);
+  };
+  const std::shared_ptr<Window> window = take(impl_->window);  // goes last
+  if (window) window->close();                                 // whoever watches would go on for ever
   const bool all_answered = impl_->http.drain(drain);
-  std::shared_ptr<ApiService> service;
-  {
-    const std::lock_guard lock(impl_->mutex);
-    service.swap(impl_->service);
-  }
+  const std::shared_ptr<ApiService> service = take(impl_->service);
   impl_->workers.join();
   if (service) service->close();
   impl_->http.stop(all_answered ? std::chrono::milliseconds(0) : kAbortTime);

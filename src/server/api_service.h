@@ -97,7 +97,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
                      const MakeChatResponse& make_response);
   template <typename Request, typename MakeBody>
   void pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
-            std::vector<std::vector<TokenId>> inputs, EngineRequest form, const MakeBody& make_body);
+            std::vector<std::vector<TokenId>> inputs, const MakeBody& make_body);
   // Its id is the client's, or the exchange's.
   ResponseHead response_head(const char* prefix, const Exchange& exchange, const ApiRequest& request) const;
 

@@ -33,14 +33,11 @@ OrderedJson to_content(const std::vector<std::string>& texts, ContentFormat form
 OrderedJson read_tool_calls(const OrderedJson& calls, const std::string& place) {
   OrderedJson read = OrderedJson::array();
   for (const JsonFields& call : to_objects(calls, place)) {
-    const std::string where = call.place_of("function");
-    const auto function = call.object("function");
-    if (!function) refuse(where, "is missing");
-    const std::string* name = function->text("name");
-    if (name == nullptr || name->empty()) refuse(where, "has no name");
+    const JsonFields function = call.required_object("function");
+    if (function.get("name", to_text).value_or("").empty()) refuse(function.place(), "has no name");
     read.push_back(call.object());
     read.back()["function"]["arguments"] =
-        read_arguments(function->find("arguments"), function->place_of("arguments"));
+        read_arguments(function.find("arguments"), function.place_of("arguments"));
   }
   return read;
 }
@@ -73,13 +70,12 @@ constexpr int kMostTokens = std::numeric_limits<int>::max();
 // Whether it is strict.
 bool check_tool(const JsonFields& tool) {
   if (tool.get("type", to_text) != "function") refuse(tool.place_of("type"), "must be \"function\"");
-  const auto function = tool.object("function");
-  if (!function) refuse(tool.place_of("function"), "is missing");
-  if (function->get("name", to_text).value_or("").empty())
-    refuse(function->place_of("name"), "is missing or empty");
-  function->text("description");
-  function->object("parameters");
-  return function->boolean("strict").value_or(false);
+  const JsonFields function = tool.required_object("function");
+  if (function.get("name", to_text).value_or("").empty())
+    refuse(function.place_of("name"), "is missing or empty");
+  function.text("description");
+  function.object("parameters");
+  return function.boolean("strict").value_or(false);
 }
 
 // {"type": "function", "function": {"name": ...}}
@@ -301,8 +297,7 @@ std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointC
 
 std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
                                    const ServedModel& model) {
-  QUIRE_CHECK(model.sampling.tokenizer != nullptr, "a model with a chat template has a tokenizer");
-  return model.sampling.tokenizer->encode(prompt, request.add_special_tokens);
+  return tokenizer_of(model).encode(prompt, request.add_special_tokens);
 }
 
 }  // namespace quire::server

@@ -81,11 +81,10 @@ OrderedJson ChatResponse::body(Outputs outputs, const std::optional<Timings>& ti
   OrderedJson choices = OrderedJson::array();
   for (std::size_t i = 0; i < output.outputs.size(); ++i) {
     const CompletionOutput& completion = output.outputs[i];
-    OrderedJson choice;
-    choice["index"] = completion.index;
     OutputDelta& message = choices_[i].message;
     message.content.insert(0, request_.echoed);
-    choice["message"] = message_json(message, request_.include_reasoning);
+    OrderedJson choice = {{"index", completion.index},
+                          {"message", message_json(message, request_.include_reasoning)}};
     complete(choice, completion, 0);
     choice["routed_experts"] = nullptr;
     choices.push_back(std::move(choice));
@@ -105,9 +104,7 @@ OrderedJson ChatResponse::body(Outputs outputs, const std::optional<Timings>& ti
 }
 
 OrderedJson ChatResponse::begin_chunk(const RequestUpdate& update, OrderedJson delta) const {
-  OrderedJson choice;
-  choice["index"] = update.output.index;
-  choice["delta"] = std::move(delta);
+  OrderedJson choice = {{"index", update.output.index}, {"delta", std::move(delta)}};
   add_nulls(choice, {"logprobs", "finish_reason"});
   OrderedJson chunk = begin_response(head_, kChunkObject);
   chunk["choices"] = OrderedJson::array({std::move(choice)});

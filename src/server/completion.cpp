@@ -42,12 +42,6 @@ std::string prompt_text(const CompletionRequest& request, std::size_t prompt, co
   return model.sampling.tokenizer->decode(output.prompt_token_ids, request.params.skip_special_tokens);
 }
 
-// Those of the prompt's tokens, which echo reports.
-void add_prompt(CompletionLogprobs& logprobs, const RequestOutput& output) {
-  logprobs.add_first_of_prompt(output.prompt_token_ids.front());
-  logprobs.add(output.prompt_logprobs);
-}
-
 }  // namespace
 
 std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name, const ServedModel& model) {
@@ -97,13 +91,13 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   refuse_unsupported(fields, {"suffix", "prompt_embeds", "thinking_token_budget"});
   fields.read("echo", request.echo);
   const bool no_output = request.echo || request.params.prompt_logprobs;
-  request.max_tokens =
-      static_cast<int>(fields.integer("max_tokens", no_output ? 0 : 1, std::numeric_limits<int>::max())
-                           .value_or(kDefaultMaxTokens));
+  request.max_tokens = kDefaultMaxTokens;
+  fields.read("max_tokens", request.max_tokens, to_integer, no_output ? 0 : 1,
+              std::numeric_limits<int>::max());
   request.params.max_tokens = *request.max_tokens;
   read_logprobs(fields, model, request);
   check_sampling(request.params, model);
-  request.prompts = to_prompts(fields.required("prompt"), "prompt", model);
+  request.prompts = fields.required("prompt", to_prompts, model);
   return request;
 }
 
@@ -149,12 +143,12 @@ OrderedJson CompletionResponse::choice(std::size_t prompt, const RequestOutput& 
   Choice& sent = choices_[index];
   const bool echoes = request_.echo && !sent.begun;
   std::string text = echoes ? prompt_text(request_, prompt, request, model_) : "";
-  OrderedJson choice;
-  choice["index"] = index;
-  choice["text"] = std::move(text += new_text);
-  choice["logprobs"] = nullptr;
+  OrderedJson choice = {{"index", index}, {"text", std::move(text += new_text)}, {"logprobs", nullptr}};
   if (sent.logprobs) {
-    if (echoes) add_prompt(*sent.logprobs, request);
+    if (echoes) {
+      sent.logprobs->add_first_of_prompt(request.prompt_token_ids.front());
+      sent.logprobs->add(request.prompt_logprobs);
+    }
     sent.logprobs->add(std::span(output.logprobs).subspan(sent.tokens));
     choice["logprobs"] = sent.logprobs->take();
   }

@@ -34,7 +34,7 @@ Exchange::Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder
 }
 
 Exchange::~Exchange() {
-  if (!ended_) {
+  if (record_.status == 0) {  // it has no answer
     record_.client_gone = true;
     end(kClientGone);
   }
@@ -77,7 +77,7 @@ void Exchange::end_events(std::string last_events) {
 void Exchange::fail(const ApiError& error, HttpHeaders headers) {
   headers.emplace_back("Content-Type", "application/json");
   if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.retry_after > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after));
+  if (error.retry_after() > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after()));
   send(error.status, std::move(headers), to_line(error_body_(error, id())));
 }
 
@@ -87,7 +87,6 @@ HttpHeaders Exchange::with_common(HttpHeaders headers) const {
 }
 
 void Exchange::end(int status) {
-  ended_ = true;
   record_.status = status;
   record_.total = std::chrono::steady_clock::now() - start_;
 }

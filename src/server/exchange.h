@@ -68,7 +68,6 @@ class Exchange {
   std::size_t key_ = 0;
   std::size_t body_bytes_ = 0;
   bool streaming_ = false;
-  bool ended_ = false;
 };
 
 }  // namespace quire::server

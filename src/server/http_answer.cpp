@@ -1,5 +1,6 @@
 #include "server/http_answer.h"
 
+#include <algorithm>
 #include <boost/beast/http/status.hpp>
 #include <ctime>
 
@@ -28,8 +29,10 @@ const std::string& http_date() {
 }
 
 // A control character would end the line, and let who chose the value write headers.
-void append_value(std::string& head, std::string_view value) {
-  for (const char c : value) head += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+std::string on_one_line(std::string value) {
+  std::ranges::replace_if(
+      value, [](unsigned char c) { return c < 0x20; }, ' ');
+  return value;
 }
 
 constexpr std::string_view kFirstBytes = "HTTP/1.1 ";
@@ -37,9 +40,6 @@ constexpr std::string_view kFirstBytes = "HTTP/1.1 ";
 bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
 }  // namespace
-
-HttpResponder::HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
-    : connection_(std::move(connection)), form_(std::move(form)) {}
 
 bool HttpResponder::expect_locked(State state) const {
   if (state_ == State::kGone) return false;
@@ -137,12 +137,7 @@ std::string HttpResponder::head_locked(int status, const HttpHeaders& headers,
                                        std::optional<std::size_t> length) const {
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   std::string head = format_text("{}{} {}\r\n", first_bytes_sent_ ? "" : kFirstBytes, status, reason);
-  for (const auto& [name, value] : headers) {
-    head += name;
-    head += ": ";
-    append_value(head, value);
-    head += "\r\n";
-  }
+  for (const auto& [name, value] : headers) head += format_text("{}: {}\r\n", name, on_one_line(value));
   head += "Date: " + http_date() + "\r\n";
   if (has_body(status)) {
     if (length) head += format_text("Content-Length: {}\r\n", *length);

@@ -28,7 +28,8 @@ struct AnswerForm {
 // that is dropped unfinished becomes a 500, or, begun already, cuts the client.
 class HttpResponder {
  public:
-  HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form);
+  HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
+      : connection_(std::move(connection)), form_(std::move(form)) {}
   ~HttpResponder() { abandon(); }
   HttpResponder(const HttpResponder&) = delete;
   HttpResponder& operator=(const HttpResponder&) = delete;

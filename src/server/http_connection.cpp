@@ -44,21 +44,12 @@ asio::mutable_buffer InputBuffer::room(std::size_t max_bytes) {
   return {data_.data() + end_, data_.size() - end_};
 }
 
-void OpenConnection::end() {
-  const std::shared_ptr<HttpService> service = std::exchange(service_, nullptr);
-  if (!service) return;
-  const std::lock_guard lock(service->mutex);
-  --service->open_connections;
-  if (reserved_) --service->reserved_connections;
-  service->closed_one.notify_all();
-}
-
 HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread,
-                               tcp::socket socket, OpenConnection open)
+                               tcp::socket socket, OpenConnection open, bool reserved)
     : thread_(std::move(thread)),
       service_(std::move(service)),
       open_(std::move(open)),
-      reserved_(open_.reserved()),
+      reserved_(reserved),
       limits_(reserved_ ? service_->reserve_limits : service_->config.limits),
       socket_(std::move(socket)),
       secured_(!service_->tls),
@@ -205,8 +196,6 @@ bool HttpConnection::count_body() {
   counted_body_ += more;
   return service_->body_bytes.fetch_add(more) + more <= limits_.max_total_body_bytes;
 }
-
-void HttpConnection::release_body() { service_->body_bytes -= std::exchange(counted_body_, 0); }
 
 void HttpConnection::dispatch() {
   stage_ = Stage::kAnswering;
@@ -395,7 +384,7 @@ void HttpConnection::close() {
   if (reserved_) std::erase(service_->reserve, this);
   const std::shared_ptr<HttpResponder> answer = answer_.lock();
   if (answer) answer->disconnected();
-  open_.end();
+  open_.reset();
 }
 
 // Deadlines. They move with almost every event; the timer is touched only to come earlier.

@@ -43,23 +43,8 @@ struct HttpService {
   std::condition_variable closed_one;
 };
 
-// Counts as one of a service's open connections.
-class OpenConnection {
- public:
-  // It has been counted.
-  OpenConnection(std::shared_ptr<HttpService> service, bool reserved)
-      : service_(std::move(service)), reserved_(reserved) {}
-  OpenConnection(OpenConnection&&) = default;
-  OpenConnection& operator=(OpenConnection&&) = delete;
-  ~OpenConnection() { end(); }
-  void end();
-
-  bool reserved() const { return reserved_; }  // it is beyond the limit, for one urgent request
-
- private:
-  std::shared_ptr<HttpService> service_;  // null: it has ended
-  bool reserved_;
-};
+// A connection counts among its service's open ones until this is gone.
+using OpenConnection = std::shared_ptr<void>;
 
 // One thread and the connections that live on it.
 struct IoThread {
@@ -93,8 +78,9 @@ enum class Then { kMore, kNextRequest, kClose };
 // also sends, unless closed_, so the socket is closed only after that is set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
+  // reserved: it is beyond the limit, for one urgent request.
   HttpConnection(std::shared_ptr<HttpService> service, std::shared_ptr<IoThread> thread, tcp::socket socket,
-                 OpenConnection open);
+                 OpenConnection open, bool reserved);
 
   void start();
   void drain();  // closes where no request has begun
@@ -125,7 +111,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_input_end(bool reset);
   void process_input();
   bool count_body();  // false: together with the others' it is too large
-  void release_body();
+  void release_body() { service_->body_bytes -= std::exchange(counted_body_, 0); }
   void dispatch();
   void refuse(int status, const std::string& message);
 

@@ -79,6 +79,18 @@ asio::ssl::context tls_context(const HttpServerConfig& config) {
   return context;
 }
 
+void run(IoThread& thread) {
+  name_thread("quire-http");
+  for (;;) {
+    try {
+      thread.io.run();
+      return;
+    } catch (const std::exception& error) {  // from a responder's on_disconnect, or where there is no memory
+      log_error("HTTP thread: {}", error.what());
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
@@ -91,13 +103,83 @@ std::optional<std::string_view> HttpRequest::header(std::string_view name) const
 struct HttpServer::Impl {
   using WorkGuard = asio::executor_work_guard<asio::io_context::executor_type>;
 
-  asio::awaitable<void> accept_loop();
-  void take(tcp::socket socket, std::shared_ptr<IoThread> thread);
+  // It belongs to the first I/O thread. Connections go to the threads in turn.
+  asio::awaitable<void> accept_loop() {
+    asio::steady_timer pause(io_threads[0]->io);
+    ErrorCode error, ignored;
+    std::optional<std::chrono::steady_clock::time_point> told;
+    for (std::size_t turn = 0; !service->draining; turn = (turn + 1) % io_threads.size()) {
+      try {
+        if (error && error != asio::error::connection_aborted) {
+          if (const auto now = std::chrono::steady_clock::now();
+              !told || now - *told > kAcceptWarningInterval) {
+            log_warning("cannot accept connections: {}", error.message());
+            told = now;
+          }
+          pause.expires_after(kAcceptPause);
+          co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+        }
+        tcp::socket socket(io_threads[turn]->io);
+        co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+        if (error || service->draining) continue;
+        take(std::move(socket), io_threads[turn]);
+      } catch (const std::exception&) {
+        error = asio::error::no_memory;
+      }
+    }
+  }
+
+  void take(tcp::socket socket, std::shared_ptr<IoThread> thread) {
+    bool reserved;
+    {
+      const std::lock_guard lock(service->mutex);
+      const std::size_t ordinary = service->open_connections - service->reserved_connections;
+      reserved = ordinary >= service->config.limits.max_connections;
+      if (reserved && service->reserved_connections >= kMaxReserved) return;
+      ++service->open_connections;
+      if (reserved) ++service->reserved_connections;
+    }
+    OpenConnection open(nullptr, [service = service, reserved](void*) {
+      const std::lock_guard lock(service->mutex);
+      --service->open_connections;
+      if (reserved) --service->reserved_connections;
+      service->closed_one.notify_all();
+    });
+    ErrorCode ignored;
+    if (reserved) {  // It stays on this thread, so that none piles up that is yet to make another give way.
+      thread = io_threads[0];
+      const auto protocol = acceptor->local_endpoint(ignored).protocol();
+      socket = tcp::socket(thread->io, protocol, socket.release(ignored));
+    }
+    asio::post(thread->io, [service = service, thread, socket = std::move(socket), open = std::move(open),
+                            reserved]() mutable {
+      const auto connection =
+          std::make_shared<HttpConnection>(service, thread, std::move(socket), std::move(open), reserved);
+      try {
+        thread->connections.insert(connection);
+        connection->start();
+      } catch (const std::exception&) {
+        connection->cut();
+        throw;
+      }
+    });
+  }
+
   // Runs action on every I/O thread, for each of its connections.
   template <typename Action>
-  void for_connections(const Action& action);
-  bool wait_closed(std::chrono::milliseconds limit);
-  void run(IoThread& thread);
+  void for_connections(const Action& action) {
+    for (const std::shared_ptr<IoThread>& thread : io_threads) {
+      asio::post(thread->io, [thread, action] {
+        const auto connections = thread->connections;  // an action may close one
+        for (const std::shared_ptr<HttpConnection>& connection : connections) action(*connection);
+      });
+    }
+  }
+
+  bool wait_closed(std::chrono::milliseconds limit) {
+    std::unique_lock lock(service->mutex);
+    return service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
+  }
 
   std::shared_ptr<HttpService> service = std::make_shared<HttpService>();
   std::vector<std::shared_ptr<IoThread>> io_threads;
@@ -106,90 +188,6 @@ struct HttpServer::Impl {
   std::optional<tcp::acceptor> acceptor;  // on the first thread
   tcp::endpoint endpoint;
 };
-
-// It belongs to the first I/O thread. Connections go to the threads in turn.
-asio::awaitable<void> HttpServer::Impl::accept_loop() {
-  asio::steady_timer pause(io_threads[0]->io);
-  ErrorCode error, ignored;
-  std::optional<std::chrono::steady_clock::time_point> told;
-  for (std::size_t turn = 0; !service->draining; turn = (turn + 1) % io_threads.size()) {
-    try {
-      if (error && error != asio::error::connection_aborted) {
-        if (const auto now = std::chrono::steady_clock::now();
-            !told || now - *told > kAcceptWarningInterval) {
-          log_warning("cannot accept connections: {}", error.message());
-          told = now;
-        }
-        pause.expires_after(kAcceptPause);
-        co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
-      }
-      tcp::socket socket(io_threads[turn]->io);
-      co_await acceptor->async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
-      if (error || service->draining) continue;
-      take(std::move(socket), io_threads[turn]);
-    } catch (const std::exception&) {
-      error = asio::error::no_memory;
-    }
-  }
-}
-
-void HttpServer::Impl::take(tcp::socket socket, std::shared_ptr<IoThread> thread) {
-  bool reserved;
-  {
-    const std::lock_guard lock(service->mutex);
-    const std::size_t ordinary = service->open_connections - service->reserved_connections;
-    reserved = ordinary >= service->config.limits.max_connections;
-    if (reserved && service->reserved_connections >= kMaxReserved) return;
-    ++service->open_connections;
-    if (reserved) ++service->reserved_connections;
-  }
-  OpenConnection open(service, reserved);
-  ErrorCode ignored;
-  if (reserved) {  // It stays on this thread, so that none piles up that is yet to make another give way.
-    thread = io_threads[0];
-    const auto protocol = acceptor->local_endpoint(ignored).protocol();
-    socket = tcp::socket(thread->io, protocol, socket.release(ignored));
-  }
-  asio::post(thread->io,
-             [service = service, thread, socket = std::move(socket), open = std::move(open)]() mutable {
-               const auto connection =
-                   std::make_shared<HttpConnection>(service, thread, std::move(socket), std::move(open));
-               try {
-                 thread->connections.insert(connection);
-                 connection->start();
-               } catch (const std::exception&) {
-                 connection->cut();
-                 throw;
-               }
-             });
-}
-
-template <typename Action>
-void HttpServer::Impl::for_connections(const Action& action) {
-  for (const std::shared_ptr<IoThread>& thread : io_threads) {
-    asio::post(thread->io, [thread, action] {
-      const auto connections = thread->connections;  // an action may close one
-      for (const std::shared_ptr<HttpConnection>& connection : connections) action(*connection);
-    });
-  }
-}
-
-bool HttpServer::Impl::wait_closed(std::chrono::milliseconds limit) {
-  std::unique_lock lock(service->mutex);
-  return service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
-}
-
-void HttpServer::Impl::run(IoThread& thread) {
-  name_thread("quire-http");
-  for (;;) {
-    try {
-      thread.io.run();
-      return;
-    } catch (const std::exception& error) {  // from a responder's on_disconnect, or where there is no memory
-      log_error("HTTP thread: {}", error.what());
-    }
-  }
-}
 
 HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler) : impl_(std::make_unique<Impl>()) {
   QUIRE_CHECK(config.num_threads >= 1);
@@ -222,7 +220,7 @@ void HttpServer::start() {
   limits.max_connections = make_room(limits.max_connections);
   asio::co_spawn(impl_->io_threads[0]->io, impl_->accept_loop(), asio::detached);
   for (const std::shared_ptr<IoThread>& thread : impl_->io_threads)
-    impl_->threads.emplace_back([impl = impl_.get(), thread] { impl->run(*thread); });
+    impl_->threads.emplace_back([thread] { run(*thread); });
 }
 
 bool HttpServer::drain(std::chrono::milliseconds limit) {

@@ -140,11 +140,6 @@ std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& 
   return objects;
 }
 
-JsonFields::JsonFields(const OrderedJson& object, std::string place)
-    : object_(&object), place_(std::move(place)) {
-  to_object(object, place_);
-}
-
 std::string JsonFields::place_of(std::string_view name) const {
   return place_.empty() ? std::string(name) : format_text("{}.{}", place_, name);
 }

@@ -43,7 +43,8 @@ std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& 
 class JsonFields {
  public:
   // `place`: of the object, empty for the body.
-  explicit JsonFields(const OrderedJson& object, std::string place = {});
+  explicit JsonFields(const OrderedJson& object, std::string place = {})
+      : object_(&to_object(object, place)), place_(std::move(place)) {}
 
   const OrderedJson& object() const { return *object_; }
   const std::string& place() const { return place_; }
@@ -75,12 +76,18 @@ class JsonFields {
     });
   }
   const std::string* text(std::string_view name) const;  // null: absent
-  const std::string& required_text(std::string_view name) const {
-    return to_text(required(name), place_of(name));
+  // The same of a field that must be there.
+  template <typename Convert, typename... Limits>
+  decltype(auto) required(std::string_view name, const Convert& convert, const Limits&... limits) const {
+    return convert(required(name), place_of(name), limits...);
   }
+  const std::string& required_text(std::string_view name) const { return required(name, to_text); }
   const std::string& required_choice(std::string_view name,
                                      std::initializer_list<std::string_view> choices) const {
-    return to_choice(required(name), place_of(name), choices);
+    return required(name, to_choice, choices);
+  }
+  JsonFields required_object(std::string_view name) const {
+    return JsonFields(required(name), place_of(name));
   }
   // These leave `value` as it is where the field is absent.
   template <typename T, typename Convert, typename... Limits>

@@ -22,7 +22,11 @@ const std::string& required_name(const JsonFields& fields, std::string_view fiel
 // The messages of a chat, as they come out of a conversation's content blocks.
 struct ChatBuilder {
   // content: a text, or blocks. role: user, assistant, system, or tool, whose message there is.
-  void add(std::string_view role, const OrderedJson& content, const std::string& place);
+  void add(std::string_view role, const OrderedJson& content, const std::string& place) {
+    if (content.is_string()) return add_text(role, content.get_ref<const std::string&>());
+    if (!content.is_array()) refuse(place, "is {}; it must be a string or a list of blocks", shown(content));
+    for (const JsonFields& block : to_objects(content, place)) add_block(role, block);
+  }
 
   std::unordered_map<std::string, OrderedJson> deferred;  // tools by name, that no message has referred to
   OrderedJson loaded;                                     // the other deferred ones
@@ -30,85 +34,72 @@ struct ChatBuilder {
 
  private:
   // The last message if it is this role's, or a new one.
-  OrderedJson& turn(std::string_view role);
-  void add_text(std::string_view role, const std::string& text);
-  void add_block(std::string_view role, const JsonFields& block);
-  void add_call(const JsonFields& block);
-  void add_result(const JsonFields& block);
-  void add_reference(const std::string& name);
+  OrderedJson& turn(std::string_view role) {
+    if (messages.empty() || messages.back()["role"] != role) messages.push_back({{"role", role}});
+    return messages.back();
+  }
+
+  void add_text(std::string_view role, const std::string& text) {
+    // Claude Code's first block of the system prompt. It differs in each request: no prefix would be cached.
+    constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+    if (role == "system") {
+      if (text.empty() || text.starts_with(kBillingHeader)) return;
+      if (!messages.empty() && messages.back()["role"] != "system")
+        role = messages.back()["role"] == "tool" ? "tool" : "user";
+    }
+    OrderedJson& content = turn(role)["content"];
+    if (role == "assistant") return append_text(content, text);
+    content.push_back({{"type", "text"}, {"text", text}});
+  }
+
+  void add_block(std::string_view role, const JsonFields& block) {
+    const std::string place = block.place_of("type");
+    const std::string& type = block.required_text("type");
+    if (type == "text") return add_text(role, block.required_text("text"));
+    std::string_view known = "text";
+    if (role == "user") {
+      if (type == "tool_result") return add_result(block);
+      known = "text or tool_result";
+    } else if (role == "tool") {
+      if (type == "tool_reference") return add_reference(required_name(block, "tool_name"));
+      known = "text or tool_reference";
+    } else if (role == "assistant") {
+      if (type == "thinking") return append_text(turn(role)["reasoning"], block.required_text(type));
+      if (type == "redacted_thinking") return;  // nobody here can read it
+      if (type == "tool_use") return add_call(block);
+      known = "text, thinking, redacted_thinking or tool_use";
+    }
+    refuse(place, "is {}; here this model takes {}", in_quotes(type), known);
+  }
+
+  void add_call(const JsonFields& block) {
+    const std::string& id = required_name(block, "id");
+    const std::string& name = required_name(block, "name");
+    tool_names_[id] = name;
+    const OrderedJson& input = block.required("input", to_object);
+    turn("assistant")["tool_calls"].push_back(function_tool({{"name", name}, {"arguments", input}}, id));
+  }
+
+  void add_result(const JsonFields& block) {
+    const std::string& id = required_name(block, "tool_use_id");
+    messages.push_back({{"role", "tool"}, {"tool_call_id", id}});
+    if (const auto name = tool_names_.find(id); name != tool_names_.end())
+      messages.back()["name"] = name->second;
+    if (block.boolean("is_error").value_or(false)) add_text("tool", "Error:");
+    if (const OrderedJson* content = block.find("content")) add("tool", *content, block.place_of("content"));
+  }
+
+  // Where a deferred tool is found, it is defined: the prompt before stays as it is, and cached.
+  void add_reference(const std::string& name) {
+    const auto tool = deferred.find(name);
+    if (tool == deferred.end()) return add_text("tool", name);
+    add_text("tool", "<function>" + tool->second["function"].dump() + "</function>");
+    loaded.push_back(std::move(tool->second));
+    deferred.erase(tool);
+  }
 
   std::unordered_map<std::string, std::string> tool_names_;  // by the id of the call
 };
-
-OrderedJson& ChatBuilder::turn(std::string_view role) {
-  if (messages.empty() || messages.back()["role"] != role) messages.push_back({{"role", role}});
-  return messages.back();
-}
-
-void ChatBuilder::add_text(std::string_view role, const std::string& text) {
-  // Claude Code's first block of the system prompt, other in each request: no prefix would be cached behind.
-  constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
-  if (role == "system") {
-    if (text.empty() || text.starts_with(kBillingHeader)) return;
-    if (!messages.empty() && messages.back()["role"] != "system")
-      role = messages.back()["role"] == "tool" ? "tool" : "user";
-  }
-  OrderedJson& content = turn(role)["content"];
-  if (role == "assistant") return append_text(content, text);
-  content.push_back({{"type", "text"}, {"text", text}});
-}
-
-void ChatBuilder::add(std::string_view role, const OrderedJson& content, const std::string& place) {
-  if (content.is_string()) return add_text(role, content.get_ref<const std::string&>());
-  if (!content.is_array()) refuse(place, "is {}; it must be a string or a list of blocks", shown(content));
-  for (const JsonFields& block : to_objects(content, place)) add_block(role, block);
-}
-
-void ChatBuilder::add_block(std::string_view role, const JsonFields& block) {
-  const std::string place = block.place_of("type");
-  const std::string& type = block.required_text("type");
-  if (type == "text") return add_text(role, block.required_text("text"));
-  std::string_view known = "text";
-  if (role == "user") {
-    if (type == "tool_result") return add_result(block);
-    known = "text or tool_result";
-  } else if (role == "tool") {
-    if (type == "tool_reference") return add_reference(required_name(block, "tool_name"));
-    known = "text or tool_reference";
-  } else if (role == "assistant") {
-    if (type == "thinking") return append_text(turn(role)["reasoning"], block.required_text(type));
-    if (type == "redacted_thinking") return;  // nobody here can read it
-    if (type == "tool_use") return add_call(block);
-    known = "text, thinking, redacted_thinking or tool_use";
-  }
-  refuse(place, "is {}; here this model takes {}", in_quotes(type), known);
-}
-
-void ChatBuilder::add_call(const JsonFields& block) {
-  const std::string& id = required_name(block, "id");
-  const std::string& name = required_name(block, "name");
-  tool_names_[id] = name;
-  const OrderedJson& input = to_object(block.required("input"), block.place_of("input"));
-  turn("assistant")["tool_calls"].push_back(function_tool({{"name", name}, {"arguments", input}}, id));
-}
-
-void ChatBuilder::add_result(const JsonFields& block) {
-  const std::string& id = required_name(block, "tool_use_id");
-  messages.push_back({{"role", "tool"}, {"tool_call_id", id}});
-  if (const auto name = tool_names_.find(id); name != tool_names_.end())
-    messages.back()["name"] = name->second;
-  if (block.boolean("is_error").value_or(false)) add_text("tool", "Error:");
-  if (const OrderedJson* content = block.find("content")) add("tool", *content, block.place_of("content"));
-}
-
-// Where a deferred tool is found, it is defined: the prompt before stays as it is, and cached.
-void ChatBuilder::add_reference(const std::string& name) {
-  const auto tool = deferred.find(name);
-  if (tool == deferred.end()) return add_text("tool", name);
-  add_text("tool", "<function>" + tool->second["function"].dump() + "</function>");
-  loaded.push_back(std::move(tool->second));
-  deferred.erase(tool);
-}
 
 // The chat's tools; those that are not to stand in the prompt go to the builder.
 void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
@@ -120,7 +111,7 @@ void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder
     const std::string& name = required_name(tool, "name");
     OrderedJson function = {{"name", name}};
     if (const std::string* description = tool.text("description")) function["description"] = *description;
-    function["parameters"] = to_object(tool.required("input_schema"), tool.place_of("input_schema"));
+    function["parameters"] = tool.required("input_schema", to_object);
     if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
     const bool is_deferred = tool.boolean("defer_loading").value_or(false);
     (is_deferred ? builder.deferred[name] : chat["tools"].emplace_back(nullptr)) =
@@ -129,7 +120,7 @@ void read_message_tools(const JsonFields& fields, OrderedJson& chat, ChatBuilder
 }
 
 void read_conversation(const JsonFields& fields, OrderedJson& chat, ChatBuilder& builder) {
-  const auto messages = to_objects(fields.required("messages"), "messages");
+  const auto messages = fields.required("messages", to_objects);
   if (messages.empty()) refuse("messages", "is empty; at least one message is needed");
   if (const OrderedJson* system = fields.find("system")) builder.add("system", *system, "system");
   for (const JsonFields& message : messages) {
@@ -166,8 +157,7 @@ void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
     if (!variables.contains(name)) variables[name] = type != "disabled";
   chat["chat_template_kwargs"] = std::move(variables);
   if (type == "enabled") {
-    const auto budget = to_integer(thinking->required("budget_tokens"), thinking->place_of("budget_tokens"),
-                                   0, kMostBudgetTokens);
+    const auto budget = thinking->required("budget_tokens", to_integer, 0, kMostBudgetTokens);
     if (reasons) chat["thinking_token_budget"] = budget;
   }
   if (thinking->get("display", to_text) == "omitted") chat["include_reasoning"] = false;
@@ -186,7 +176,7 @@ std::shared_ptr<const StructuredOutputs> read_output_config(const JsonFields& fi
   auto outputs = std::make_shared<StructuredOutputs>();
   outputs->kind = StructuredOutputs::Kind::kJsonSchema;
   outputs->name = format->place_of("schema");
-  outputs->source = to_object(format->required("schema"), outputs->name).dump();
+  outputs->source = format->required("schema", to_object).dump();
   return outputs;
 }
 

@@ -48,13 +48,9 @@ void Metrics::add_step(const StepRecord& step) {
   if (step.mask_seconds > 0) masks_.observe(step.mask_seconds);
 }
 
-void Metrics::add_compilation(double seconds) { compilation_.observe(seconds); }
-
-void Metrics::add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
-
 void Metrics::add_response(const std::string& handler, std::string_view method, int status, double seconds) {
   constexpr std::array<std::string_view, 6> kMethods = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
-  const bool is_known = std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
+  const bool is_known = std::ranges::find(kMethods, method) != kMethods.end();
   const std::lock_guard lock(mutex_);
   Responses& responses = responses_[{handler, is_known ? std::string(method) : "other"}];
   ++responses.by_class[status / 100];
@@ -131,33 +127,26 @@ void Metrics::render_counters(PrometheusText& text, const SchedulerStats& stats)
                {{computed, {{"source", "local_compute"}}}, {cached, {{"source", "local_cache_hit"}}}});
   text.counter("vllm:generation_tokens_total", "Tokens generated.", {generation_tokens_.load()});
 
+  const auto labelled = [](const auto& counts, auto key, const char* label, std::string_view value) {
+    return PrometheusText::Sample(counts[static_cast<std::size_t>(key)].load(),
+                                  {{label, std::string(value)}});
+  };
   std::vector<PrometheusText::Sample> cache_ends;
   for (std::size_t i = 1; i < cache_ends_.size(); ++i)
-    cache_ends.push_back(
-        {cache_ends_[i].load(), {{"reason", std::string(to_string(static_cast<CacheEnd::Reason>(i)))}}});
+    cache_ends.push_back(labelled(cache_ends_, i, "reason", to_string(static_cast<CacheEnd::Reason>(i))));
   text.counter("quire:prefix_cache_ends_total", "Prompts, by why no more of them came from the prefix cache.",
                cache_ends);
 
   std::vector<PrometheusText::Sample> ended;
   for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort,
                                     FinishReason::kTimeout, FinishReason::kError})
-    ended.push_back({ended_[static_cast<std::size_t>(reason)].load(),
-                     {{"finished_reason", std::string(to_string(reason))}}});
+    ended.push_back(labelled(ended_, reason, "finished_reason", to_string(reason)));
   text.counter("vllm:request_success_total", "Requests that have ended, by why.", ended);
-  const auto rejected = [&](QueueFullError::Limit limit) {
-    return rejections_[static_cast<std::size_t>(limit)].load();
-  };
-  text.counter("vllm:admission_rejections_total",
-               "Requests refused because the queue was full, by its limit.",
-               {{rejected(QueueFullError::Limit::kRequests), {{"reason", "max_num_queued_reqs"}}},
-                {rejected(QueueFullError::Limit::kPromptTokens), {{"reason", "max_num_queued_tokens"}}}});
+  text.counter(
+      "vllm:admission_rejections_total", "Requests refused because the queue was full, by its limit.",
+      {labelled(rejections_, QueueFullError::Limit::kRequests, "reason", "max_num_queued_reqs"),
+       labelled(rejections_, QueueFullError::Limit::kPromptTokens, "reason", "max_num_queued_tokens")});
 }
-
-RequestMetrics::RequestMetrics(Metrics& metrics, const SamplingParams& params)
-    : metrics_(metrics),
-      n_(params.n),
-      max_tokens_(params.max_tokens),
-      seen_(static_cast<std::size_t>(params.n)) {}
 
 void RequestMetrics::update(const RequestUpdate& update) {
   const CompletionOutput& output = update.output;
@@ -166,10 +155,8 @@ void RequestMetrics::update(const RequestUpdate& update) {
   if (output.finished()) finish(update.request, output);
   if (!update.finished) return;
   metrics_.request_n_.observe(n_);
-  const auto longest = std::max_element(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) {
-                         return a.num_tokens < b.num_tokens;
-                       })->num_tokens;
-  metrics_.request_longest_.observe(static_cast<double>(longest));
+  const auto longest = std::ranges::max(seen_, {}, &Seen::num_tokens);
+  metrics_.request_longest_.observe(static_cast<double>(longest.num_tokens));
 }
 
 void RequestMetrics::add_prompt(const RequestOutput& request) {

@@ -23,9 +23,9 @@ class Metrics {
  public:
   Metrics(std::string model_name, const EngineConfig& config, const RuntimeConfig& runtime);
 
-  void add_step(const StepRecord& step);  // for Engine::observe_steps
-  void add_compilation(double seconds);   // for Engine::observe_compilations
-  void add_rejection(QueueFullError::Limit limit);
+  void add_step(const StepRecord& step);                                   // for Engine::observe_steps
+  void add_compilation(double seconds) { compilation_.observe(seconds); }  // for Engine::observe_compilations
+  void add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
   // An HTTP request was answered, which took so many seconds. handler: its route, never a path that a client
   // makes up: "none" where there is no route.
   void add_response(const std::string& handler, std::string_view method, int status, double seconds);
@@ -112,7 +112,11 @@ class Metrics {
 class RequestMetrics {
  public:
   // params: as they were submitted. The metrics must live longer.
-  RequestMetrics(Metrics& metrics, const SamplingParams& params);
+  RequestMetrics(Metrics& metrics, const SamplingParams& params)
+      : metrics_(metrics),
+        n_(params.n),
+        max_tokens_(params.max_tokens),
+        seen_(static_cast<std::size_t>(params.n)) {}
 
   void update(const RequestUpdate& update);  // each that the request has
 

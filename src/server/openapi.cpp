@@ -26,7 +26,8 @@ void allow_null(OrderedJson& schema) {
 }
 
 // Writes a schema out. A text stands for what `words` have by it, or else for what the document has by that
-// name, or for a type; [X] is a list of X. What has properties is an object, and optional ones may be null.
+// name, or for a type; [X] is a list of X; {"fields": ...} has properties, all of them required. What has
+// properties is an object, and optional ones may be null.
 void complete_schema(OrderedJson& schema, const OrderedJson& words) {
   if (schema.is_string() && words.contains(schema)) schema = OrderedJson(words[schema]);
   if (schema.is_array()) schema = {{"type", "array"}, {"items", OrderedJson(schema.front())}};
@@ -35,6 +36,11 @@ void complete_schema(OrderedJson& schema, const OrderedJson& words) {
     const bool is_type = std::islower(static_cast<unsigned char>(name.front())) != 0;
     schema = {{is_type ? "type" : "$ref", is_type ? name : kSchemas + name}};
     return;
+  }
+  if (schema.contains("fields")) {
+    OrderedJson required = OrderedJson::array();
+    for (const auto& [name, field] : schema["fields"].items()) required.push_back(name);
+    schema = {{"required", std::move(required)}, {"properties", std::move(schema["fields"])}};
   }
   for (auto& [key, value] : schema.items()) {
     if (value.is_string() && words.contains(value)) value = OrderedJson(words[value]);  // a limit

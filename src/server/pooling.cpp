@@ -21,7 +21,7 @@ constexpr int kAnyTokens = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxRepeatedBytes = std::size_t{16} << 20;  // of what all prompts of a request repeat
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";         // what a part of a character is decoded to
 
-void read_pooling(const JsonFields& fields, const ServedModel& model, PoolingRequest& request) {
+void read_pooling(const JsonFields& fields, const ServedModel& model, ApiRequest& request) {
   request.model = read_model_name(fields, model);
   refuse_unsupported(fields, {"stream", "mm_processor_kwargs", "media_io_kwargs"});
   fields.choice("padding", {"do_not_pad"});
@@ -35,7 +35,7 @@ void read_pooling(const JsonFields& fields, const ServedModel& model, PoolingReq
     if (*kept == -1) kept = max;
   }
   for (const char* name : {"normalize", "use_activation"})  // of one thing
-    if (!fields.boolean(name).value_or(true)) request.use_activation = false;
+    if (!fields.boolean(name).value_or(true)) request.normalise = false;
 }
 
 void read_encoding(const JsonFields& fields, EmbeddingsRequest& request) {
@@ -122,7 +122,7 @@ std::vector<double> scores_of(Outputs outputs, const ScoreRequest& request, bool
   for (const RequestOutput& output : outputs.subspan(queries.size())) {
     const std::vector<float>& vector = output.embedding;
     if (of_logits) {
-      scores.push_back(request.use_activation ? softmax(vector)[1] : double{vector[1]} - double{vector[0]});
+      scores.push_back(request.normalise ? softmax(vector)[1] : double{vector[1]} - double{vector[0]});
     } else {
       const auto& query = queries[queries.size() == 1 ? 0 : scores.size()].embedding;
       scores.push_back(std::inner_product(query.begin(), query.end(), vector.begin(), 0.0));
@@ -134,17 +134,17 @@ std::vector<double> scores_of(Outputs outputs, const ScoreRequest& request, bool
 }  // namespace
 
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model,
-                                           ContentFormat format, bool pooling) {
+                                           ContentFormat format, bool is_pooling) {
   const JsonFields fields(body);
   EmbeddingsRequest request;
-  request.pooling = pooling;
-  if (pooling) fields.choice("task", {"embed"});
+  request.is_pooling = is_pooling;
+  if (is_pooling) fields.choice("task", {"embed"});
   read_pooling(fields, model, request);
   fields.read("dimensions", request.dimensions, to_integer, 1, model.hidden_size);
   read_encoding(fields, request);
   if (fields.find("input") != nullptr || fields.find("messages") == nullptr) {
     fields.read("add_special_tokens", request.add_special_tokens);
-    request.inputs = to_prompts(fields.required("input"), "input", model);
+    request.inputs = fields.required("input", to_prompts, model);
     return request;
   }
   OrderedJson chat = body;
@@ -185,7 +185,7 @@ void check_length(std::int64_t tokens, const std::string& field, const ServedMod
   check_cache_holds(tokens, model);
 }
 
-void fit_input(std::vector<TokenId>& tokens, const PoolingRequest& request, const std::string& field,
+void fit_input(std::vector<TokenId>& tokens, const ApiRequest& request, const std::string& field,
                const ServedModel& model) {
   truncate_prompt(tokens, request, model);
   if (tokens.empty()) refuse(field, "has an empty text; at least one token is needed");
@@ -212,20 +212,20 @@ OrderedJson embeddings_body(const ResponseHead& head, Outputs outputs, const Emb
                              ? OrderedJson(to_base64(output.embedding, *request.base64, request.big_endian))
                              : OrderedJson(output.embedding);
     data.push_back({{"index", data.size()},
-                    {"object", request.pooling ? "pooling" : "embedding"},
-                    {request.pooling ? "data" : "embedding", std::move(vector)}});
+                    {"object", request.is_pooling ? "pooling" : "embedding"},
+                    {request.is_pooling ? "data" : "embedding", std::move(vector)}});
   }
   return list_body(head, outputs, std::move(data));
 }
 
 OrderedJson classify_body(const ResponseHead& head, Outputs outputs, const std::vector<std::string>& labels,
-                          bool use_activation) {
+                          bool normalise) {
   OrderedJson data = OrderedJson::array();
   for (const RequestOutput& output : outputs) {
     const std::vector<float>& logits = output.embedding;
     data.push_back({{"index", data.size()},
                     {"label", labels.at(std::ranges::max_element(logits) - logits.begin())},
-                    {"probs", use_activation ? OrderedJson(softmax(logits)) : OrderedJson(logits)},
+                    {"probs", normalise ? OrderedJson(softmax(logits)) : OrderedJson(logits)},
                     {"num_classes", logits.size()}});
   }
   return list_body(head, outputs, std::move(data));

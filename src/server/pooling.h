@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,25 +13,21 @@
 
 namespace quire::server {
 
-// What requests have in common whose prompts are not continued.
-struct PoolingRequest : ApiRequest {
-  bool use_activation = true;  // a vector is scaled, logits become probabilities
-};
+// Requests whose prompts are not continued. `normalise` means of logits that they become probabilities.
 
 // POST /v1/embeddings, /pooling and /classify.
-struct EmbeddingsRequest : PoolingRequest {
+struct EmbeddingsRequest : ApiRequest {
   std::optional<ChatRequest> chat;
   std::vector<Prompt> inputs;   // where there is no chat
-  int dimensions = 0;           // 0: all
   std::optional<DType> base64;  // of what; unset: numbers
   bool big_endian = false;
-  bool pooling = false;  // of /pooling, whose answer has another form
+  bool is_pooling = false;  // of /pooling, whose answer has another form
 };
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model,
-                                           ContentFormat format, bool pooling = false);
+                                           ContentFormat format, bool is_pooling = false);
 
 // POST /score and /rerank: each document is judged by its query, or all by the only one.
-struct ScoreRequest : PoolingRequest {
+struct ScoreRequest : ApiRequest {
   std::vector<std::string> queries, documents;
   std::string query_name, document_name;                              // the fields that they came in
   std::optional<std::string> instruction;                             // what judging is about
@@ -45,7 +40,7 @@ ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& mod
 
 // The input as it goes to the engine: cut where the request says so. ApiError that names the field where it
 // does not fit.
-void fit_input(std::vector<TokenId>& tokens, const PoolingRequest& request, const std::string& field,
+void fit_input(std::vector<TokenId>& tokens, const ApiRequest& request, const std::string& field,
                const ServedModel& model);
 // ApiError unless the context and the KV cache hold so many tokens.
 void check_length(std::int64_t tokens, const std::string& field, const ServedModel& model);
@@ -74,7 +69,7 @@ class PoolingResponse final : public Response {
 OrderedJson embeddings_body(const ResponseHead& head, Outputs outputs, const EmbeddingsRequest& request);
 // The outputs are the labels' logits.
 OrderedJson classify_body(const ResponseHead& head, Outputs outputs, const std::vector<std::string>& labels,
-                          bool use_activation);
+                          bool normalise);
 // One output for each document, logits of two labels, the second of which is what is scored; or, not
 // `of_logits`, embeddings of length 1: of the queries, then of the documents.
 OrderedJson score_body(const ResponseHead& head, Outputs outputs, const ScoreRequest& request,

@@ -10,18 +10,17 @@
 namespace quire::server {
 namespace {
 
-EngineRequest of_labels(const Classifier& classifier) {
-  EngineRequest form;
-  form.pooling = Pooling::kLogits;
-  form.params.allowed_token_ids = classifier.tokens;
-  return form;
+void ask_for_labels(const Classifier& classifier, ApiRequest& request) {
+  request.pooling = Pooling::kLogits;
+  request.dimensions = 0;  // of vectors, not of labels
+  request.params.allowed_token_ids = classifier.tokens;
 }
 
 // The inputs of a score by embeddings.
 std::vector<std::vector<TokenId>> tokenize_texts(const ScoreRequest& request, const ServedModel& model) {
   constexpr const char* kWhy = "says nothing of cosines, which this model's scores are";
   if (request.instruction) refuse("instruction", kWhy);
-  if (!request.use_activation) refuse("use_activation", kWhy);
+  if (!request.normalise) refuse("use_activation", kWhy);
   const Tokenizer* tokenizer = model.sampling.tokenizer;
   std::vector<std::vector<TokenId>> inputs;
   const auto add = [&](const std::vector<std::string>& texts, const std::string& field,
@@ -75,15 +74,11 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
 
 }  // namespace
 
-// form: of each of the prompts.
 template <typename Request, typename MakeBody>
 void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
-                      std::vector<std::vector<TokenId>> inputs, EngineRequest form,
-                      const MakeBody& make_body) {
-  form.priority = request.priority;
-  form.cache_salt = request.cache_salt;
-  form.normalise = request.use_activation;
-  std::vector<EngineRequest> prompts(inputs.size(), form);
+                      std::vector<std::vector<TokenId>> inputs, const MakeBody& make_body) {
+  request.params.truncate_prompt_tokens.reset();  // the inputs are as long as it says
+  std::vector<EngineRequest> prompts(inputs.size(), request);
   for (std::size_t i = 0; i < inputs.size(); ++i) prompts[i].prompt = std::move(inputs[i]);
   ResponseHead head = response_head(id_prefix, *exchange, request);
   auto body = [request = std::move(request), make_body](const ResponseHead& of, Outputs outputs) {
@@ -94,46 +89,44 @@ void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
   const std::string_view path = exchange->request().path();
-  const bool pooling = path == "/pooling", classifies = path == "/classify";
+  const bool is_pooling = path == "/pooling", classifies = path == "/classify";
   if (classifies && !classifier_)
     throw ApiError(
         400, "this model is no classifier; classifier_from_token in config.json or --hf-overrides makes one");
   const OrderedJson body = exchange->take_body();
-  EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_, pooling);
+  EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_, is_pooling);
   std::vector<std::vector<TokenId>> inputs =
       tokenize_prompts(request.inputs, request.add_special_tokens, model_);
   request.inputs.clear();  // its answer may take long
   if (const auto chat = std::exchange(request.chat, {})) inputs = {chat_tokens(*exchange, *chat)};
   for (std::vector<TokenId>& input : inputs) fit_input(input, request, "input", model_);
-  if (classifies)
-    return pool(exchange, "classify-", std::move(request), std::move(inputs), of_labels(*classifier_),
+  if (classifies) {
+    ask_for_labels(*classifier_, request);
+    return pool(exchange, "classify-", std::move(request), std::move(inputs),
                 [labels = classifier_->labels](const auto& head, auto outputs, const auto& of) {
-                  return classify_body(head, outputs, labels, of.use_activation);
+                  return classify_body(head, outputs, labels, of.normalise);
                 });
-  EngineRequest form;
-  form.pooling = options_.pooling;
-  form.dimensions = request.dimensions;
-  pool(exchange, pooling ? "pool-" : "embd-", std::move(request), std::move(inputs), std::move(form),
-       embeddings_body);
+  }
+  request.pooling = options_.pooling;
+  pool(exchange, is_pooling ? "pool-" : "embd-", std::move(request), std::move(inputs), embeddings_body);
 }
 
 void ApiService::score(const std::shared_ptr<Exchange>& exchange) {
   const bool rerank = exchange->request().path().ends_with("/rerank");
   ScoreRequest request = parse_score_request(exchange->take_body(), model_, rerank);
   const bool of_pairs = classifier_ && classifier_->pair_prompt;
-  EngineRequest form;
   std::vector<std::vector<TokenId>> inputs;
   if (of_pairs) {
-    form = of_labels(*classifier_);
+    ask_for_labels(*classifier_, request);
     for (std::size_t i = 0; i < request.documents.size(); ++i)
       inputs.push_back(tokenize_pair(*classifier_, request, i, model_, *exchange));
   } else {
-    form.pooling = options_.pooling;
+    request.pooling = options_.pooling;
     inputs = tokenize_texts(request, model_);
   }
   request.queries = std::vector<std::string>(request.queries.size());  // only how many they are is answered
   if (!rerank || !request.return_documents) request.documents.clear();
-  pool(exchange, rerank ? "rerank-" : "score-", std::move(request), std::move(inputs), std::move(form),
+  pool(exchange, rerank ? "rerank-" : "score-", std::move(request), std::move(inputs),
        [of_pairs](const auto& head, auto outputs, const auto& of) {
          return score_body(head, outputs, of, of_pairs);
        });

@@ -105,10 +105,7 @@ void BodyReader::begin_data(std::uint64_t size) {
   check_size(size);
   left_ = size;
   bytes_ += size;
-  if (size == 0)
-    next_ = chunked_ ? Next::kTrailer : Next::kDone;
-  else
-    next_ = Next::kData;
+  next_ = size > 0 ? Next::kData : chunked_ ? Next::kTrailer : Next::kDone;
 }
 
 void BodyReader::take_extra(std::string_view extra, bool ended) {
@@ -117,8 +114,6 @@ void BodyReader::take_extra(std::string_view extra, bool ended) {
   if (control || extra.size() > max_extra_bytes_ - extra_bytes_) fail_coding();
   if (ended) extra_bytes_ += extra.size();
 }
-
-RequestParser::RequestParser(const HttpLimits& limits) : limits_(limits) { take(); }
 
 std::size_t RequestParser::feed(std::string_view bytes) {
   started_ = started_ || !bytes.empty();

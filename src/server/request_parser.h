@@ -59,7 +59,7 @@ class BodyReader {
 // memory, and asserts on some of the ways to split one.
 class RequestParser {
  public:
-  explicit RequestParser(const HttpLimits& limits);  // kept by reference
+  explicit RequestParser(const HttpLimits& limits) : limits_(limits) { take(); }  // kept by reference
 
   // Returns how many of the bytes are done with; the others must come again, with more behind them. Takes
   // none once complete. Throws HttpError, then the parser is of no further use.

@@ -65,7 +65,7 @@ OrderedJson read_item(const OrderedJson& value, const std::string& place) {
   if (type == "message") {
     const std::string& role = fields.required_choice("role", {"user", "assistant", "system", "developer"});
     item["role"] = role;
-    item["content"] = text_parts(read_texts(fields.required("content"), fields.place_of("content")),
+    item["content"] = text_parts(fields.required("content", read_texts),
                                  role == "assistant" ? "output_text" : "input_text");
   } else if (type == "reasoning") {
     const std::vector<std::string> none;
@@ -81,8 +81,7 @@ OrderedJson read_item(const OrderedJson& value, const std::string& place) {
       item["arguments"] = fields.required_text("arguments");
       if (!is_cut) read_arguments(&item["arguments"], fields.place_of("arguments"));
     } else {
-      item["output"] =
-          text_parts(read_texts(fields.required("output"), fields.place_of("output")), "input_text");
+      item["output"] = text_parts(fields.required("output", read_texts), "input_text");
     }
   }
   return item;

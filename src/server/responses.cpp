@@ -115,8 +115,7 @@ const std::string& function_name(const JsonFields& function) {
 // Leaves of the tools those that may be called. What is to be chosen of them.
 OrderedJson allow_tools(const JsonFields& choice, OrderedJson& tools) {
   std::set<std::string> allowed;
-  for (const JsonFields& named : to_objects(choice.required("tools"), choice.place_of("tools")))
-    allowed.insert(function_name(named));
+  for (const JsonFields& named : choice.required("tools", to_objects)) allowed.insert(function_name(named));
   const auto is_other = [&](const OrderedJson& tool) { return allowed.erase(tool["function"]["name"]) == 0; };
   tools.erase(std::remove_if(tools.begin(), tools.end(), is_other), tools.end());
   if (!allowed.empty())
@@ -249,9 +248,7 @@ ResponsesResponse::ResponsesResponse(ResponseHead head, ResponsesRequest request
     : BlockResponse(std::move(head), {request.chat.stream, request.chat.timings || request.chat.metrics},
                     request.chat.include_reasoning, make_parser),
       request_(std::move(request)),
-      model_(context.model),
-      store_(context.store),
-      key_(context.key) {
+      context_(context) {
   answer_ = OrderedJson::parse(R"({"id": "", "object": "response", "created_at": 0, "completed_at": null,
       "status": "in_progress", "error": null, "incomplete_details": null, "model": "", "output": [],
       "usage": null})");
@@ -339,7 +336,7 @@ void ResponsesResponse::append(const std::string& text) {
 void ResponsesResponse::take(const RequestUpdate& update) {
   if (request_.chat.params.logprobs)
     extend(new_logprobs_, chat_logprobs(std::span(update.output.logprobs).subspan(output_.tokens),
-                                        token_names(request_.chat, model_))["content"]);
+                                        token_names(request_.chat, context_.model))["content"]);
   BlockResponse::take(update);
 }
 
@@ -363,8 +360,8 @@ void ResponsesResponse::keep(const std::optional<Timings>& timings) {
   answer_["usage"] = responses_usage(usage_);
   add_timings(answer_, request_.chat, timings, usage_);
   if (request_.store)
-    store_.put(head_.id, key_, answer_text(false), std::move(request_.earlier), std::move(request_.input),
-               to_line(items_));
+    context_.store.put(head_.id, context_.key, answer_text(false), std::move(request_.earlier),
+                       std::move(request_.input), to_line(items_));
   answer_["output"] = std::move(items_);
 }
 

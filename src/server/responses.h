@@ -1,7 +1,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +17,8 @@ struct ResponsesContext {
   const ServedModel& model;
   ContentFormat format;
   ResponseStore& store;
-  std::size_t key;        // the API key that opened it
-  const std::string& id;  // of the answer: resp_ and 32 digits
+  std::size_t key;  // the API key that opened it
+  std::string id;   // of the answer: resp_ and 32 digits
 };
 
 // POST /v1/responses.
@@ -61,9 +60,7 @@ class ResponsesResponse final : public BlockResponse {
   void keep(const std::optional<Timings>& timings);
 
   ResponsesRequest request_;
-  const ServedModel& model_;
-  ResponseStore& store_;
-  const std::size_t key_;
+  const ResponsesContext context_;
   OrderedJson answer_;                               // without what it echoes
   OrderedJson items_ = OrderedJson::array();         // that are done
   OrderedJson item_;                                 // that is not; null: none

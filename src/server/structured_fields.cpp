@@ -88,7 +88,7 @@ void take_response_format(const JsonFields& body, StructuredOutputs& outputs) {
     take_schema(*fields);
   } else if (type == "json_schema") {
     check_names(*fields, {"type", "json_schema"});
-    const JsonFields named(fields->required("json_schema"), fields->place_of("json_schema"));
+    const JsonFields named = fields->required_object("json_schema");
     check_names(named, {"name", "description", "schema", "strict"});
     for (const char* text : {"name", "description"}) named.text(text);  // of their types, at least
     named.boolean("strict");

@@ -69,7 +69,7 @@ OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model, Con
 OrderedJson detokenize_body(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
   read_model_name(fields, model);
-  const auto tokens = to_token_ids(fields.required("tokens"), "tokens", model.sampling.vocab_size);
+  const auto tokens = fields.required("tokens", to_token_ids, model.sampling.vocab_size);
   const std::string text = tokenizer_of(model).decode(tokens, false);
   return {{"prompt", text}, {"content", text}};
 }

@@ -26,15 +26,15 @@ TEST(ApiErrorTest, TypesFollowTheStatus) {
                                      {429, "RateLimitError"},
                                      {500, "InternalServerError"},
                                      {503, "unavailable_error"}}) {
-    EXPECT_EQ(ApiError(status, "x").type, type) << status;
+    EXPECT_EQ(ApiError(status, "x").type(), type) << status;
   }
 }
 
 TEST(ApiErrorTest, OnlyWhatMayBeTriedAgainSaysWhen) {
-  EXPECT_GT(ApiError(429, "x").retry_after, 0);
-  EXPECT_GT(ApiError(503, "x").retry_after, 0);
-  EXPECT_EQ(ApiError(400, "x").retry_after, 0);
-  EXPECT_EQ(ApiError(500, "x").retry_after, 0);
+  EXPECT_GT(ApiError(429, "x").retry_after(), 0);
+  EXPECT_GT(ApiError(503, "x").retry_after(), 0);
+  EXPECT_EQ(ApiError(400, "x").retry_after(), 0);
+  EXPECT_EQ(ApiError(500, "x").retry_after(), 0);
 }
 
 TEST(ApiErrorTest, WhatWasCaughtBecomesAStatus) {

@@ -238,7 +238,7 @@ TEST(CompletionRequestTest, CacheSaltsAreShortTexts) {
 TEST(CompletionRequestTest, AnUnknownModelIsNotFound) {
   const ApiError error = completion_error(R"("model": "gpt-4")");
   EXPECT_EQ(error.status, 404);
-  EXPECT_EQ(error.type, "NotFoundError");
+  EXPECT_EQ(error.type(), "NotFoundError");
   EXPECT_EQ(error.code, "model_not_found");
   EXPECT_EQ(error.param, "model");
   EXPECT_EQ(completion_error(R"("model": 3)").status, 400);

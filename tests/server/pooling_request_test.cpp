@@ -96,8 +96,8 @@ TEST(EmbeddingsTest, TheFormOfNumbersIsRead) {
   EXPECT_TRUE(request.big_endian);
   EXPECT_EQ(parsed_input(R"({"input": "a", "dimensions": 8})").dimensions, 8);
   for (const char* name : {"normalize", "use_activation"}) {
-    EXPECT_TRUE(parsed_input(format_text(R"({{"input": "a", "{}": true}})", name)).use_activation);
-    EXPECT_FALSE(parsed_input(format_text(R"({{"input": "a", "{}": false}})", name)).use_activation);
+    EXPECT_TRUE(parsed_input(format_text(R"({{"input": "a", "{}": true}})", name)).normalise);
+    EXPECT_FALSE(parsed_input(format_text(R"({{"input": "a", "{}": false}})", name)).normalise);
   }
 }
 

@@ -41,7 +41,7 @@ TEST(EmbeddingsBodyTest, AreNumbersOrBase64) {
 
 TEST(EmbeddingsBodyTest, PoolingHasNamesOfItsOwn) {
   EmbeddingsRequest request;
-  request.pooling = true;
+  request.is_pooling = true;
   const std::vector<RequestOutput> outputs = {pooled({1})};
   EXPECT_EQ(to_line(embeddings_body(head("pool-1"), outputs, request)["data"]),
             R"([{"index":0,"object":"pooling","data":[1.0]}])");
@@ -84,7 +84,7 @@ TEST(ScoreBodyTest, LogitsAreAShareOrADifference) {
     return score_body(head("s"), outputs, request, true)["data"][0]["score"].get<double>();
   };
   EXPECT_NEAR(score(), 0.75, 1e-7);
-  request.use_activation = false;
+  request.normalise = false;
   EXPECT_NEAR(score(), std::log(3.0), 1e-6);
 }
 
