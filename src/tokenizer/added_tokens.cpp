@@ -64,34 +64,6 @@ std::vector<AddedToken> added_tokens_from_json(const JsonView& list) {
   return tokens;
 }
 
-void TrustRuns::append(std::size_t bytes, bool trusted) {
-  if (bytes == 0) return;
-  if (runs_.empty() || runs_.back().trusted != trusted)
-    runs_.push_back({runs_.empty() ? 0 : runs_.back().end, trusted});
-  runs_.back().end += bytes;
-}
-
-std::vector<TrustRuns::Run>::const_iterator TrustRuns::run_at(std::size_t position) const {
-  return std::upper_bound(runs_.begin(), runs_.end(), position,
-                          [](std::size_t at, const Run& run) { return at < run.end; });
-}
-
-bool TrustRuns::covers(const TextRange& range) const {
-  const auto run = run_at(range.begin);
-  return run != runs_.end() && run->trusted && range.end <= run->end;
-}
-
-TrustRuns TrustRuns::slice(const TextRange& range) const {
-  TrustRuns part;
-  std::size_t begin = range.begin;
-  for (auto run = run_at(begin); run != runs_.end() && begin < range.end; ++run) {
-    const std::size_t end = std::min(run->end, range.end);
-    part.append(end - begin, run->trusted);
-    begin = end;
-  }
-  return part;
-}
-
 AddedTokenMatcher::AddedTokenMatcher(std::vector<const AddedToken*> tokens) : tokens_(std::move(tokens)) {
   std::map<std::string_view, std::int32_t> forms;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {

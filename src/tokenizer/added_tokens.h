@@ -8,7 +8,7 @@
 
 #include "tokenizer/byte_trie.h"
 #include "tokenizer/json_view.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/text_piece.h"
 #include "tokenizer/token_id.h"
 
 namespace quire {
@@ -26,25 +26,6 @@ struct AddedToken {
 };
 
 std::vector<AddedToken> added_tokens_from_json(const JsonView& list);
-
-// Which parts of a text may hold special tokens, as runs from its beginning.
-class TrustRuns {
- public:
-  struct Run {
-    std::size_t end;
-    bool trusted;
-  };
-
-  void append(std::size_t bytes, bool trusted);
-  bool covers(const TextRange& range) const;  // with trust, the whole of a range that is not empty
-  TrustRuns slice(const TextRange& range) const;
-  const std::vector<Run>& runs() const { return runs_; }
-
- private:
-  std::vector<Run>::const_iterator run_at(std::size_t position) const;
-
-  std::vector<Run> runs_;  // neighbours differ in trust
-};
 
 // A part of a text: an added token, or text for the model.
 struct Segment {

@@ -3,8 +3,6 @@
 #include <string.h>  // memmem, a GNU extension
 #include <utf8proc.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 
 namespace quire::jinja {
@@ -25,33 +23,6 @@ void append_mapped(std::string& out, char32_t c, utf8proc_int32_t (*map)(utf8pro
 }
 
 }  // namespace
-
-void Text::append(std::string_view bytes, bool trusted) {
-  if (bytes.empty()) return;
-  if (empty()) {
-    first_trusted_ = trusted;
-  } else if (last_trusted() != trusted) {
-    flips_.push_back(size());
-  }
-  bytes_ += bytes;
-}
-
-void Text::append(const Text& other, std::size_t begin, std::size_t end) {
-  auto flip = std::upper_bound(other.flips_.begin(), other.flips_.end(), begin);
-  bool trust = other.first_trusted_ != ((flip - other.flips_.begin()) % 2 == 1);
-  while (begin < end) {
-    const std::size_t stop = flip == other.flips_.end() ? end : std::min(end, *flip++);
-    append(other.bytes().substr(begin, stop - begin), trust);
-    begin = stop;
-    trust = !trust;
-  }
-}
-
-Text Text::slice(std::size_t begin, std::size_t end) const {
-  Text part;
-  part.append(*this, begin, end);
-  return part;
-}
 
 char32_t next_code_point(std::string_view text, std::size_t& offset) {
   QUIRE_CHECK(offset < text.size());

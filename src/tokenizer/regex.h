@@ -9,19 +9,13 @@
 #include <string_view>
 #include <utility>
 
+#include "tokenizer/text_piece.h"
+
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
 
 namespace quire {
-
-// A part of a text, in bytes.
-struct TextRange {
-  std::size_t begin;
-  std::size_t end;
-
-  bool operator==(const TextRange&) const = default;
-};
 
 // Rewrites a pattern from Oniguruma's Ruby syntax, which tokenizer.json uses, to PCRE2's, where the two
 // differ in meaning: \s \d \w \h \v, \u, scripts as \p{...}, nested classes, {,n}. Error for what has no

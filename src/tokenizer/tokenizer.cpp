@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "tokenizer/text_piece.h"
 #include "tokenizer/text_steps.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
@@ -188,7 +187,9 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
     }
     const std::string_view plain = part_of(text, segment.range);
     const std::string_view normalized = normalizer_.apply(plain, buffer);
-    const TrustRuns still_trusted = trust_after_normalizing(plain, normalized, trust.slice(segment.range));
+    TrustRuns plain_trust;
+    plain_trust.append(trust, segment.range);
+    const TrustRuns still_trusted = trust_after_normalizing(plain, normalized, plain_trust);
     for (const Segment& part : in_normalized_text_.split(normalized, still_trusted)) {
       if (part.token) {
         ids.push_back(*part.token);
@@ -208,20 +209,18 @@ TrustRuns Tokenizer::trust_after_normalizing(std::string_view text, std::string_
                                              const TrustRuns& trust) const {
   TrustRuns after;
   if (in_normalized_text_.empty() || normalized == text) return trust;
-  if (trust.runs().size() == 1) {
-    after.append(normalized.size(), trust.runs().front().trusted);
+  if (trust.num_borders() == 0) {
+    after.append(normalized.size(), trust.covers({0, text.size()}));
     return after;
   }
   // Runs that normalise to the same text alone as together keep their trust. Where a normaliser works across
   // their borders nothing is trusted: a lost control token is the lesser harm.
   std::string joined, buffer;
-  std::size_t begin = 0;
-  for (const TrustRuns::Run& run : trust.runs()) {
-    const std::string_view part = normalizer_.apply(part_of(text, {begin, run.end}), buffer);
+  trust.for_each([&](const TextRange& run, bool trusted) {
+    const std::string_view part = normalizer_.apply(part_of(text, run), buffer);
     joined += part;
-    after.append(part.size(), run.trusted);
-    begin = run.end;
-  }
+    after.append(part.size(), trusted);
+  });
   return joined == normalized ? after : TrustRuns();
 }
 

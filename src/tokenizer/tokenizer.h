@@ -13,6 +13,7 @@
 #include "tokenizer/json_view.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/text_piece.h"
 #include "tokenizer/token_decoder.h"
 #include "tokenizer/token_id.h"
 #include "tokenizer/tokenizer_model.h"
@@ -27,7 +28,6 @@ struct PostProcessor {
   std::vector<TokenId> prefix, suffix;
 };
 
-struct TextPiece;
 struct TokenizerFile;
 
 // A tokenizer.json with a BPE or Unigram model, with the results of Hugging Face's tokenizers library; what
