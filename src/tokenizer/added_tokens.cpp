@@ -11,35 +11,12 @@ namespace {
 
 constexpr std::size_t kMaxContentBytes = 256;  // bounds the steps at each place of a text
 
-// The last character of a text that is valid UTF-8 and not empty.
-Utf8Step last_character(std::string_view text) {
-  return read_utf8(text, character_begin(text, text.size() - 1));
-}
-
 bool stands_alone(std::string_view text, const TextRange& range) {
-  const bool word_before =
-      range.begin > 0 && is_word_character(last_character(text.substr(0, range.begin)).code_point);
-  const bool word_after = range.end < text.size() && is_word_character(read_utf8(text, range.end).code_point);
-  return !word_before && !word_after;
-}
-
-// Moves the beginning back over white space, but not before `limit`.
-std::size_t skip_space_before(std::string_view text, std::size_t begin, std::size_t limit) {
-  while (begin > limit) {
-    const Utf8Step step = last_character(text.substr(0, begin));
-    if (!is_whitespace(step.code_point)) break;
-    begin -= step.length;
-  }
-  return begin;
-}
-
-std::size_t skip_space_after(std::string_view text, std::size_t end) {
-  while (end < text.size()) {
-    const Utf8Step step = read_utf8(text, end);
-    if (!is_whitespace(step.code_point)) break;
-    end += step.length;
-  }
-  return end;
+  const auto is_word_at = [&](std::size_t begin) {
+    return is_word_character(character_at(text, begin).code_point);
+  };
+  const bool word_before = range.begin > 0 && is_word_at(character_begin(text, range.begin - 1));
+  return !word_before && !is_word_at(range.end);
 }
 
 }  // namespace
@@ -105,8 +82,12 @@ std::vector<Segment> AddedTokenMatcher::split(std::string_view text, const Trust
     TextRange range = match->range;
     // A token may have been found within the space that the last one took along. It counts, too, unless it
     // takes space along to its left, which leaves nothing for it.
-    if (match->token->lstrip) range.begin = std::max(done, skip_space_before(text, range.begin, done));
-    if (match->token->rstrip) range.end = skip_space_after(text, std::max(range.end, done));
+    if (match->token->lstrip) {
+      const std::string_view before = text.substr(done, std::max(range.begin, done) - done);
+      range.begin = done + strip_right(before, is_whitespace).size();
+    }
+    if (match->token->rstrip)
+      range.end = text.size() - strip_left(text.substr(std::max(range.end, done)), is_whitespace).size();
     if (range.begin >= range.end) continue;
     add_text(range.begin);
     segments.push_back({range, match->token->id});

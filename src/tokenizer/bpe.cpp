@@ -95,26 +95,20 @@ class PieceCutter {
   // A token that merging makes.
   void add_token(std::string_view text) {
     char32_t last = 0;
-    for (std::size_t position = 0; position < text.size();) {
-      const Utf8Step step = read_utf8(text, position);
-      if (position > 0) neighbours_.insert(pair_of(last, step.code_point));
-      last = step.code_point;
-      position += step.length;
+    for (const auto& [begin, end, c] : Characters(text)) {
+      if (begin > 0) neighbours_.insert(pair_of(last, c));
+      last = c;
     }
   }
 
   // The bytes of the first part of a text that is valid UTF-8 and not empty.
   std::size_t first_part(std::string_view text) const {
-    Utf8Step last = read_utf8(text, 0);
-    std::size_t position = last.length;
-    while (position < text.size()) {
-      const Utf8Step step = read_utf8(text, position);
-      const bool both_known = is_known(last.code_point) && is_known(step.code_point);
-      if (both_known && !neighbours_.contains(pair_of(last.code_point, step.code_point))) break;
-      last = step;
-      position += step.length;
+    char32_t last = 0;
+    for (const auto& [begin, end, c] : Characters(text)) {
+      if (begin > 0 && is_known(last) && is_known(c) && !neighbours_.contains(pair_of(last, c))) return begin;
+      last = c;
     }
-    return position;
+    return text.size();
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tokenizer/jinja_text.h"
+#include "tokenizer/text_steps.h"
 
 namespace quire::jinja {
 namespace {
@@ -16,26 +17,9 @@ bool is_tag_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >=
 
 // One kind of newline, and none at the very end.
 std::string normalize_newlines(std::string_view source) {
-  std::string out;
-  out.reserve(source.size());
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i] == '\r') {
-      out += '\n';
-      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
-    } else {
-      out += source[i];
-    }
-  }
-  if (out.ends_with('\n')) out.pop_back();
-  return out;
-}
-
-std::string_view strip_end(std::string_view text) {
-  std::size_t end = 0;
-  for (std::size_t offset = 0; offset < text.size();) {
-    if (!is_space(next_code_point(text, offset))) end = offset;
-  }
-  return text.substr(0, end);
+  std::string text = replace_all(replace_all(source, "\r\n", "\n"), "\r", "\n");
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 class Lexer {
@@ -61,17 +45,12 @@ class Lexer {
   void add(TokenKind kind, std::string_view text) { tokens_.push_back({kind, line_, std::string(text)}); }
 
   void advance(std::size_t bytes) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                         source_.begin() + static_cast<std::ptrdiff_t>(at_ + bytes), '\n'));
+    line_ += static_cast<int>(std::ranges::count(rest().substr(0, bytes), '\n'));
     at_ += bytes;
     line_starting_ = at_ > 0 && source_[at_ - 1] == '\n';
   }
 
-  void skip_space() {
-    std::size_t offset = at_, end = at_;
-    while (offset < source_.size() && is_space(next_code_point(source_, offset))) end = offset;
-    advance(end - at_);
-  }
+  void skip_space() { advance(rest().size() - strip_left(rest(), is_space).size()); }
 
   // Adds the text up to the tag that opens at `tag`, less the whitespace that the tag's sign or lstrip_blocks
   // takes.
@@ -79,10 +58,10 @@ class Lexer {
     std::string_view text = source_.substr(at_, tag - at_);
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     if (sign == '-') {
-      text = strip_end(text);
+      text = strip_right(text, is_space);
     } else if (sign != '+' && !is_variable) {
       const std::size_t line_begin = text.rfind('\n') + 1;  // npos + 1 is 0
-      if ((line_begin > 0 || line_starting_) && strip_end(text.substr(line_begin)).empty()) {
+      if ((line_begin > 0 || line_starting_) && strip_right(text.substr(line_begin), is_space).empty()) {
         text = text.substr(0, line_begin);
       }
     }
@@ -291,9 +270,8 @@ class Lexer {
     const auto* symbol =
         std::ranges::find_if(kOperators, [&](std::string_view candidate) { return next_is(candidate); });
     if (symbol == kOperators.end()) {
-      std::size_t end = at_;
-      next_code_point(source_, end);
-      refuse("unexpected '{}' in a tag", source_.substr(at_, end - at_));
+      const Character found = character_at(source_, at_);
+      refuse("unexpected '{}' in a tag", source_.substr(at_, found.end - at_));
     }
     const char c = (*symbol)[0];
     static constexpr std::string_view kOpening = "([{", kClosing = ")]}";

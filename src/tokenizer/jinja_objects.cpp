@@ -293,10 +293,8 @@ std::optional<Value> find_item(Runtime& runtime, const Value& object, const Valu
   if (place < 0 || place >= length) return std::nullopt;
   const auto at = static_cast<std::size_t>(place);
   if (text == nullptr) return object.list()->items[at];
-  const std::size_t begin = byte_offset(text->bytes(), at);
-  std::size_t end = begin;
-  next_code_point(text->bytes(), end);
-  return runtime.make(text->slice(begin, end));
+  const Character character = character_at(text->bytes(), byte_offset(text->bytes(), at));
+  return runtime.make(text->slice(character.begin, character.end));
 }
 
 Value undefined_attribute(Runtime& runtime, const Value& object, std::string_view name) {

@@ -140,8 +140,7 @@ Value slice_text(Runtime& runtime, const Text& text, const Indices& indices) {
   }
   runtime.charge_product(text.size(), sizeof(std::size_t));
   std::vector<std::size_t> offsets;
-  for (std::size_t offset = 0; offset < text.size(); next_code_point(text.bytes(), offset))
-    offsets.push_back(offset);
+  for (const Character& character : Characters(text.bytes())) offsets.push_back(character.begin);
   offsets.push_back(text.size());
   Text result;
   for (std::int64_t i = 0; i < indices.count; ++i) {

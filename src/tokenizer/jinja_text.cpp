@@ -3,8 +3,6 @@
 #include <string.h>  // memmem, a GNU extension
 #include <utf8proc.h>
 
-#include "base/error.h"
-
 namespace quire::jinja {
 namespace {
 
@@ -23,14 +21,6 @@ void append_mapped(std::string& out, char32_t c, utf8proc_int32_t (*map)(utf8pro
 }
 
 }  // namespace
-
-char32_t next_code_point(std::string_view text, std::size_t& offset) {
-  QUIRE_CHECK(offset < text.size());
-  const Utf8Step step = read_utf8(text, offset);
-  QUIRE_CHECK(step.kind == Utf8Step::Kind::kCharacter);
-  offset += step.length;
-  return step.code_point;
-}
 
 std::size_t byte_offset(std::string_view text, std::size_t code_points) {
   std::size_t offset = 0;

@@ -51,9 +51,6 @@ class Text {
 
 // ---- Python's view of Unicode text: lengths and indices count code points
 
-// The code point at `offset` of valid UTF-8; advances `offset` past it.
-char32_t next_code_point(std::string_view text, std::size_t& offset);
-
 std::size_t byte_offset(std::string_view text, std::size_t code_points);  // text.size() when there are fewer
 
 bool is_space(char32_t code_point);       // str.isspace

@@ -117,11 +117,8 @@ std::span<const Value> iterate(Runtime& runtime, const Value& value) {
   }
   std::vector<Value> items;
   if (const Text* text = value.text()) {
-    for (std::size_t end = 0; end < text->size();) {
-      const std::size_t begin = end;
-      next_code_point(text->bytes(), end);
+    for (const auto& [begin, end, c] : Characters(text->bytes()))
       items.push_back(runtime.make(text->slice(begin, end)));
-    }
   } else if (const Dict* dict = value.dict()) {
     for (const auto& [key, unused] : dict->items) items.push_back(key);
   } else {
