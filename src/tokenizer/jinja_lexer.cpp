@@ -39,6 +39,8 @@ class Lexer {
     fail("{}, line {}: {}", where_, line_, format_text(format, std::forward<Args>(args)...));
   }
 
+  char byte_at(std::size_t place) const { return place < source_.size() ? source_[place] : '\0'; }
+  bool has_sign(std::size_t place) const { return byte_at(place) == '-' || byte_at(place) == '+'; }
   std::string_view rest() const { return source_.substr(at_); }
   bool next_is(std::string_view text) const { return rest().starts_with(text); }
 
@@ -56,10 +58,9 @@ class Lexer {
   // takes.
   void add_data(std::size_t tag, bool is_variable) {
     std::string_view text = source_.substr(at_, tag - at_);
-    const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
-    if (sign == '-') {
+    if (byte_at(tag + 2) == '-') {
       text = strip_right(text, is_space);
-    } else if (sign != '+' && !is_variable) {
+    } else if (byte_at(tag + 2) != '+' && !is_variable) {
       const std::size_t line_begin = text.rfind('\n') + 1;  // npos + 1 is 0
       if ((line_begin > 0 || line_starting_) && strip_right(text.substr(line_begin), is_space).empty()) {
         text = text.substr(0, line_begin);
@@ -67,10 +68,6 @@ class Lexer {
     }
     if (!text.empty()) add(TokenKind::kData, text);
     advance(tag - at_);
-  }
-
-  void skip_sign() {
-    if (next_is("-") || next_is("+")) advance(1);
   }
 
   // Takes what closes a tag, `end` ("%}", "}}", "#}") with its sign, and the whitespace it takes with it.
@@ -86,17 +83,16 @@ class Lexer {
   }
 
   void lex_data() {
-    const auto next_of = [&](std::size_t at) { return at + 1 < source_.size() ? source_[at + 1] : '\0'; };
     std::size_t tag = source_.find('{', at_);
-    while (tag < source_.size() && std::string_view("%{#").find(next_of(tag)) == std::string_view::npos) {
+    while (tag != source_.npos && std::string_view("%{#").find(byte_at(tag + 1)) == source_.npos) {
       tag = source_.find('{', tag + 1);
     }
-    if (tag == std::string_view::npos) {
+    if (tag == source_.npos) {
       add(TokenKind::kData, rest());
       at_ = source_.size();
       return;
     }
-    const char next = next_of(tag);
+    const char next = byte_at(tag + 1);
     add_data(tag, next == '{');
     if (next == '#') {
       lex_comment();
@@ -108,23 +104,20 @@ class Lexer {
   }
 
   void lex_comment() {
-    advance(2);
-    skip_sign();
+    advance(has_sign(at_ + 2) ? 3 : 2);
     const std::size_t end = source_.find("#}", at_);
-    if (end == std::string_view::npos) refuse("a comment is not closed by '#}}'");
-    const bool signed_end = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
-    advance((signed_end ? end - 1 : end) - at_);
+    if (end == source_.npos) refuse("a comment is not closed by '#}}'");
+    advance((end > at_ && has_sign(end - 1) ? end - 1 : end) - at_);
     close("#}", true);
   }
 
   // At "{%": if it opens a block `name` without arguments, the length up to its end sign, else 0.
   std::size_t bare_tag_length(std::string_view name, std::size_t from) const {
-    std::size_t i = from + 2;
-    if (i < source_.size() && (source_[i] == '-' || source_[i] == '+')) ++i;
-    while (i < source_.size() && is_tag_space(source_[i])) ++i;
+    std::size_t i = from + (has_sign(from + 2) ? 3 : 2);
+    while (is_tag_space(byte_at(i))) ++i;
     if (!source_.substr(i).starts_with(name)) return 0;
     i += name.size();
-    while (i < source_.size() && is_tag_space(source_[i])) ++i;
+    while (is_tag_space(byte_at(i))) ++i;
     const std::string_view tail = source_.substr(i);
     const bool closes =
         tail.starts_with("%}") || tail.starts_with("-%}") || (tail.starts_with("+%}") && name == "endraw");
@@ -149,11 +142,10 @@ class Lexer {
 
   void lex_tag(TokenKind begin, TokenKind end, std::string_view closing) {
     add(begin, "");
-    advance(2);
-    skip_sign();
+    advance(has_sign(at_ + 2) ? 3 : 2);
     std::vector<char> brackets;
     while (true) {
-      while (at_ < source_.size() && is_tag_space(source_[at_])) advance(1);
+      while (is_tag_space(byte_at(at_))) advance(1);
       if (at_ == source_.size()) refuse("a tag is not closed by '{}'", closing);
       const int line = line_;
       if (brackets.empty() && close(closing, closing == "%}")) {
@@ -169,10 +161,10 @@ class Lexer {
     if (is_ascii_digit(c)) {
       lex_number();
     } else if (is_name_start(c)) {
-      std::size_t length = 1;
-      while (length < rest().size() && is_name_char(rest()[length])) ++length;
-      add(TokenKind::kName, rest().substr(0, length));
-      advance(length);
+      std::size_t end = at_;
+      while (is_name_char(byte_at(end))) ++end;
+      add(TokenKind::kName, source_.substr(at_, end - at_));
+      advance(end - at_);
     } else if (c == '\'' || c == '"') {
       lex_string(c);
     } else {
@@ -183,25 +175,22 @@ class Lexer {
   // Where digits with single underscores between them end that begin at `begin`.
   std::size_t digits_end(std::size_t begin) const {
     std::size_t end = begin;
-    while (digit_at(end) || (end > begin && source_.substr(end).starts_with('_') && digit_at(end + 1))) ++end;
+    const auto is_digit = [&](std::size_t place) { return is_ascii_digit(byte_at(place)); };
+    while (is_digit(end) || (end > begin && byte_at(end) == '_' && is_digit(end + 1))) ++end;
     return end;
   }
-  bool digit_at(std::size_t at) const { return at < source_.size() && is_ascii_digit(source_[at]); }
 
   void lex_number() {
     TokenKind kind = TokenKind::kInteger;
     std::size_t end = digits_end(at_);
     const auto extend = [&](std::size_t from) {  // by a fraction or an exponent
-      if (!digit_at(from)) return;
+      if (!is_ascii_digit(byte_at(from))) return;
       kind = TokenKind::kFloat;
       end = digits_end(from);
     };
     if (at_ == 0 || source_[at_ - 1] != '.') {  // x.0.1 is two subscripts
-      if (source_.substr(end).starts_with('.')) extend(end + 1);
-      const std::string_view tail = source_.substr(end, 2);
-      if (!tail.empty() && (tail[0] == 'e' || tail[0] == 'E')) {
-        extend(end + (tail.ends_with('+') || tail.ends_with('-') ? 2 : 1));
-      }
+      if (byte_at(end) == '.') extend(end + 1);
+      if (byte_at(end) == 'e' || byte_at(end) == 'E') extend(end + (has_sign(end + 1) ? 2 : 1));
     }
     const std::string_view text = source_.substr(at_, end - at_);
     if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size()) {
