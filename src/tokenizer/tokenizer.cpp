@@ -177,7 +177,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3);
   if (add_special_tokens) ids = post_processor_.prefix;
-  const std::unique_ptr<PieceEncoder> encoder = model_->encoder(text.size());
+  const PieceEncoder encode_piece = model_->encoder(text.size());
   PreTokens pre_tokens;
   std::string buffer;
   for (const Segment& segment : in_text_.split(text, trust)) {
@@ -198,7 +198,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
       const bool is_beginning = segment.range.begin == 0 && part.range.begin == 0;
       pre_tokens.start(part_of(normalized, part.range), is_beginning);
       pre_tokenizer_.run(pre_tokens);
-      for (const TextRange& range : pre_tokens.pieces()) encoder->encode(pre_tokens.piece(range), ids);
+      for (const TextRange& range : pre_tokens.pieces()) encode_piece(pre_tokens.piece(range), ids);
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
