@@ -27,9 +27,8 @@ std::optional<std::string_view> members_of(char escape) {
 
 class Translator {
  public:
-  Translator(std::string_view pattern, const std::function<bool(const std::string&)>& is_script,
-             std::string_view where)
-      : rest_(pattern), pattern_(pattern), is_script_(is_script), where_(where) {}
+  Translator(std::string_view pattern, std::string_view where)
+      : rest_(pattern), pattern_(pattern), where_(where) {}
 
   std::string run() {
     while (!rest_.empty()) {
@@ -98,7 +97,7 @@ class Translator {
     name.erase(0, negation.size());
     const bool plain = std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!plain) refuse(format_text("\\p{{{}}}", name));
-    const bool script = name.size() > 2 && is_script_(name);
+    const bool script = name.size() > 2 && is_script(name);
     replace(close + 1, format_text("\\{}{{{}{}{}}}", rest_[1], negation, script ? "sc:" : "", name));
   }
 
@@ -154,7 +153,6 @@ class Translator {
 
   std::string_view rest_;
   std::string_view pattern_;
-  const std::function<bool(const std::string&)>& is_script_;
   std::string_view where_;
   std::string out_;
   int class_depth_ = 0;
@@ -162,10 +160,8 @@ class Translator {
 
 }  // namespace
 
-std::string oniguruma_to_pcre2(std::string_view pattern,
-                               const std::function<bool(const std::string&)>& is_script,
-                               std::string_view where) {
-  return Translator(pattern, is_script, where).run();
+std::string oniguruma_to_pcre2(std::string_view pattern, std::string_view where) {
+  return Translator(pattern, where).run();
 }
 
 }  // namespace quire
