@@ -98,7 +98,7 @@ class Builder {
           where_, in_quotes(vocabulary_.model));
     }
     file_.has_merges = true;
-    return Tokenizer::from_parts(std::move(file_), where_);
+    return Tokenizer(std::move(file_), where_);
   }
 
  private:

@@ -97,11 +97,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
-  return from_parts(parse_tokenizer_file(text, where), where);
-}
-
-Tokenizer Tokenizer::from_parts(TokenizerFile file, std::string_view where) {
-  return Tokenizer(std::move(file), where);
+  return Tokenizer(parse_tokenizer_file(text, where), where);
 }
 
 Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {

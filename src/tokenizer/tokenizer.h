@@ -37,8 +37,7 @@ class Tokenizer {
  public:
   static Tokenizer from_file(const std::filesystem::path& path);
   static Tokenizer from_json(std::string_view text, std::string_view where);
-  // Of a file whose tables are read already.
-  static Tokenizer from_parts(TokenizerFile file, std::string_view where);
+  Tokenizer(TokenizerFile file, std::string_view where);
   // Matchers point to the added tokens, which a move leaves in their place.
   Tokenizer(Tokenizer&&) = default;
   Tokenizer& operator=(Tokenizer&&) = default;
@@ -67,7 +66,6 @@ class Tokenizer {
  private:
   friend class IncrementalDetokenizer;
 
-  Tokenizer(TokenizerFile file, std::string_view where);
   void index_added_tokens(std::string_view where);
   // `text` is valid UTF-8.
   std::vector<TokenId> encode(std::string_view text, const TrustRuns& trust, bool add_special_tokens) const;
