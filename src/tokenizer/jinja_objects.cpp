@@ -337,10 +337,8 @@ std::vector<Value> pairs_of(Runtime& runtime, const Items& items) {
 }
 
 const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name) {
-  for (const Builtin& builtin : table) {
-    if (builtin.name == name) return &builtin;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(table, name, &Builtin::name);
+  return found == table.end() ? nullptr : &*found;
 }
 
 Value invoke(Runtime& runtime, const Builtin& builtin, const Value& self, const Arguments& arguments) {
