@@ -47,6 +47,8 @@ inline std::optional<Value> find_constant(std::string_view name) {
 // What it makes of each is a function for the render, so its grammar and its meaning stand together.
 class ExpressionParser : protected TokenReader {
  protected:
+  using Values = std::vector<Value>;
+
   ExpressionParser(Template& result, std::vector<Token> tokens, const Limits& limits)
       : TokenReader(std::move(tokens), result.where), result_(result), limits_(limits) {
     for (const char* implicit : {"loop", "caller", "kwargs", "varargs"}) intern(implicit);  // by ImplicitName
@@ -69,6 +71,13 @@ class ExpressionParser : protected TokenReader {
   template <typename Evaluate>
   ExprPtr make(int line, Evaluate value) {
     return &result_.expressions.emplace_back(Expr{line, std::move(value)});
+  }
+  // The same: `value` takes the values of the operands, too, which are evaluated in order.
+  template <typename Apply>
+  ExprPtr make_of(int line, std::vector<ExprPtr> operands, Apply value) {
+    return make(line, [operands = std::move(operands), value = std::move(value)](Render& run) {
+      return value(run, run.evaluate(operands));
+    });
   }
   ExprPtr make_literal(int line, const Value& value) {
     return make(line, [value](Render&) { return value; });
@@ -156,7 +165,7 @@ class ExpressionParser : protected TokenReader {
   }
 
   ExprPtr make_not(int line, ExprPtr operand) {
-    return make(line, [operand](Render& run) { return Value{!truth(run.evaluate(operand))}; });
+    return make_of(line, {operand}, [](Render&, const Values& values) { return Value{!truth(values[0])}; });
   }
 
   ExprPtr parse_compare() {
@@ -190,11 +199,8 @@ class ExpressionParser : protected TokenReader {
     ExprPtr left = parse_operand();
     while (const auto apply = find_operator(current(), operators)) {
       take();
-      const ExprPtr right = parse_operand();
-      left = make(line, [=](Render& run) {
-        const Value value = run.evaluate(left);
-        return apply(run, value, run.evaluate(right));
-      });
+      left = make_of(line, {left, parse_operand()},
+                     [apply](Render& run, const Values& values) { return apply(run, values[0], values[1]); });
     }
     return left;
   }
@@ -212,20 +218,11 @@ class ExpressionParser : protected TokenReader {
 
   ExprPtr parse_concat() {
     const int line = current().line;
-    std::vector<ExprPtr> parts;
-    do {
-      parts.push_back(parse_product());
-    } while (accept("~"));
+    std::vector<ExprPtr> parts = {parse_product()};
+    while (accept("~")) parts.push_back(parse_product());
     if (parts.size() == 1) return parts[0];
-    return make(line, [parts = std::move(parts)](Render& run) {
-      Text text;
-      for (ExprPtr part : parts) {
-        const Text& piece = text_of(run, run.evaluate(part));
-        run.charge(piece.memory());
-        text.append(piece);
-      }
-      return run.make(std::move(text));
-    });
+    return make_of(line, std::move(parts),
+                   [](Render& run, const Values& values) { return join(run, Text(), values); });
   }
 
   ExprPtr parse_unary(bool with_filters) {
@@ -234,9 +231,8 @@ class ExpressionParser : protected TokenReader {
     ExprPtr node = nullptr;
     if (current().is("-") || current().is("+")) {
       const bool negative = take().text == "-";
-      node = make(line, [negative, operand = parse_unary(false)](Render& run) {
-        return with_sign(run.evaluate(operand), negative);
-      });
+      node = make_of(line, {parse_unary(false)},
+                     [negative](Render&, const Values& values) { return with_sign(values[0], negative); });
     } else {
       node = parse_primary();
     }
@@ -303,28 +299,22 @@ class ExpressionParser : protected TokenReader {
   }
 
   ExprPtr make_list(int line, std::vector<ExprPtr> items, ListKind kind) {
-    return make(line, [items = std::move(items), kind](Render& run) {
-      std::vector<Value> values;
-      for (ExprPtr item : items) values.push_back(run.evaluate(item));
-      return run.make(std::move(values), kind);
-    });
+    return make_of(line, std::move(items),
+                   [kind](Render& run, Values values) { return run.make(std::move(values), kind); });
   }
 
   ExprPtr parse_dict() {
     const int line = take().line;
-    std::vector<std::pair<ExprPtr, ExprPtr>> items;
+    std::vector<ExprPtr> parts;  // keys and values in turn
     parse_separated("}", [&] {
-      const ExprPtr key = parse_expression();
+      parts.push_back(parse_expression());
       expect(":");
-      items.emplace_back(key, parse_expression());
+      parts.push_back(parse_expression());
     });
-    return make(line, [items = std::move(items)](Render& run) {
-      Items evaluated;
-      for (const auto& [key_expr, value_expr] : items) {
-        const Value key = run.evaluate(key_expr);
-        set_key(run, evaluated, key, run.evaluate(value_expr));
-      }
-      return run.make(std::move(evaluated));
+    return make_of(line, std::move(parts), [](Render& run, const Values& values) {
+      Items items;
+      for (std::size_t i = 0; i < values.size(); i += 2) set_key(run, items, values[i], values[i + 1]);
+      return run.make(std::move(items));
     });
   }
 
@@ -340,18 +330,16 @@ class ExpressionParser : protected TokenReader {
       } else if (current().kind == TokenKind::kInteger) {
         node = make_item(line, node, parse_number());
       } else {
-        node = make(line, [node, name = take_name("an attribute")](Render& run) {
-          return get_attribute(run, run.evaluate(node), name);
+        node = make_of(line, {node}, [name = take_name("an attribute")](Render& run, const Values& values) {
+          return get_attribute(run, values[0], name);
         });
       }
     }
   }
 
   ExprPtr make_item(int line, ExprPtr object, ExprPtr index) {
-    return make(line, [object, index](Render& run) {
-      const Value value = run.evaluate(object);
-      return get_item(run, value, run.evaluate(index));
-    });
+    return make_of(line, {object, index},
+                   [](Render& run, const Values& values) { return get_item(run, values[0], values[1]); });
   }
 
   ExprPtr parse_subscript(ExprPtr object, int line) {
@@ -370,13 +358,8 @@ class ExpressionParser : protected TokenReader {
       if (parts[0] == nullptr) refuse("an index is missing between '[' and ']'");
       return make_item(line, object, parts[0]);
     }
-    return make(line, [object, parts](Render& run) {
-      const Value sliced = run.evaluate(object);
-      std::array<Value, 3> bounds = {};  // None where absent
-      for (std::size_t i = 0; i < bounds.size(); ++i) {
-        if (parts[i] != nullptr) bounds[i] = run.evaluate(parts[i]);
-      }
-      return slice(run, sliced, bounds[0], bounds[1], bounds[2]);
+    return make_of(line, {object, parts[0], parts[1], parts[2]}, [](Render& run, const Values& values) {
+      return slice(run, values[0], values[1], values[2], values[3]);
     });
   }
 

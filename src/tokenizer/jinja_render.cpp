@@ -31,15 +31,22 @@ Text Render::run(std::vector<std::optional<Value>> variables) {
 }
 
 Value Render::evaluate(ExprPtr expr) {
+  if (expr == nullptr) return {None{}};
   const auto depth = descend();
   line_ = expr->line;
   charge();
   return expr->value(*this);
 }
 
+std::vector<Value> Render::evaluate(const std::vector<ExprPtr>& exprs) {
+  std::vector<Value> values;
+  values.reserve(exprs.size());
+  for (ExprPtr expr : exprs) values.push_back(evaluate(expr));
+  return values;
+}
+
 Arguments Render::evaluate(const ArgumentExprs& exprs) {
-  Arguments arguments;
-  for (ExprPtr expr : exprs.positional) arguments.positional.push_back(evaluate(expr));
+  Arguments arguments{evaluate(exprs.positional), {}};
   for (const auto& [name, expr] : exprs.named) arguments.named.emplace_back(name, evaluate(expr));
   return arguments;
 }

@@ -83,7 +83,8 @@ class Render : public Runtime {
   // line, except for one that the template raised itself.
   Text run(std::vector<std::optional<Value>> variables);
 
-  Value evaluate(ExprPtr expr);
+  Value evaluate(ExprPtr expr);  // null: None
+  std::vector<Value> evaluate(const std::vector<ExprPtr>& exprs);
   Arguments evaluate(const ArgumentExprs& exprs);
   Flow execute(const Body& body);
 
