@@ -70,11 +70,6 @@ Value Runtime::make(Items items) {
   return {keep(Dict{std::move(items), checked_depth(deepest)}, bytes)};
 }
 
-Value Runtime::undefined(std::string message) {
-  const std::size_t bytes = message.size();
-  return {Undefined{keep(std::move(message), bytes)}};
-}
-
 Restore<std::size_t> Runtime::descend() {
   if (depth_ >= limits_.max_depth) {
     fail("expressions, macro calls and blocks are nested deeper than {}", limits_.max_depth);
@@ -252,7 +247,7 @@ std::optional<double> as_number(const Value& value) {
 }
 
 void require_defined(const Value& value) {
-  if (const auto* undefined = value.get<Undefined>()) fail("{}", *undefined->message);
+  if (const auto* undefined = value.get<Undefined>()) fail("{}", undefined->message->bytes());
 }
 
 std::int64_t require_integer(const Value& value) {
