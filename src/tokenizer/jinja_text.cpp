@@ -31,10 +31,7 @@ std::size_t byte_offset(std::string_view text, std::size_t code_points) {
   return offset;
 }
 
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0x2028 || c == 0x2029 ||
-         (c >= 0x80 && category(c) == UTF8PROC_CATEGORY_ZS);
-}
+bool is_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
 bool is_line_break(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
