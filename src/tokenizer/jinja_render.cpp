@@ -154,15 +154,13 @@ Value Render::call_macro(const Callable& callable, Arguments arguments) {
 void Render::bind_parameter(const Macro& macro, std::size_t index, Arguments& arguments) {
   const auto& [id, default_value] = macro.parameters[index];
   const std::string& name = template_.names[id];
-  if (index < arguments.positional.size()) {
-    set_variable(id, arguments.positional[index]);
-  } else if (const std::optional<Value> named = take_named(arguments, name)) {
-    set_variable(id, *named);
-  } else if (default_value != nullptr) {
-    set_variable(id, evaluate(default_value));
-  } else {
-    set_variable(id, undefined("parameter '" + name + "' was not provided"));
-  }
+  const auto value = [&] {
+    if (index < arguments.positional.size()) return arguments.positional[index];
+    if (const std::optional<Value> named = take_named(arguments, name)) return *named;
+    if (default_value != nullptr) return evaluate(default_value);
+    return undefined("parameter '" + name + "' was not provided");
+  };
+  set_variable(id, value());
 }
 
 }  // namespace quire::jinja
