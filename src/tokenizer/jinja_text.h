@@ -39,9 +39,7 @@ class Text {
   // visit(std::string_view run, bool trusted) for each longest run of equal trust, in order.
   template <typename Visit>
   void for_each_run(Visit&& visit) const {
-    trust_.for_each([&](const TextRange& run, bool trusted) {
-      visit(bytes().substr(run.begin, run.end - run.begin), trusted);
-    });
+    trust_.for_each([&](const TextRange& run, bool trusted) { visit(run.of(bytes()), trusted); });
   }
 
  private:

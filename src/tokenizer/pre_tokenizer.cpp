@@ -30,7 +30,7 @@ void PreTokens::split(Split&& split_piece) {
   std::vector<TextRange> pieces;
   pieces.reserve(std::max(pieces_.size(), text_.size() / 4));
   for (const TextRange& range : pieces_) {
-    split_piece(piece(range), [&](const TextRange& part) {
+    split_piece(range.of(text_), [&](const TextRange& part) {
       if (part.begin < part.end) pieces.push_back({range.begin + part.begin, range.begin + part.end});
     });
   }
@@ -46,7 +46,7 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
   text.reserve(text_.size() + pieces_.size());
   for (TextRange& range : pieces_) {
     const std::size_t begin = text.size();
-    text += rewrite_piece(piece(range));
+    text += rewrite_piece(range.of(text_));
     range = {begin, text.size()};
   }
   buffer_ = std::move(text);

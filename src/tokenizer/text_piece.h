@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace quire {
@@ -12,6 +13,8 @@ struct TextRange {
   std::size_t begin;
   std::size_t end;
 
+  std::size_t size() const { return end - begin; }
+  std::string_view of(std::string_view text) const { return text.substr(begin, size()); }
   bool operator==(const TextRange&) const = default;
 };
 
@@ -37,7 +40,7 @@ class TrustRuns {
     size_ += bytes;
   }
   void append(const TrustRuns& other, const TextRange& range) {
-    other.for_each(range, [&](const TextRange& run, bool trusted) { append(run.end - run.begin, trusted); });
+    other.for_each(range, [&](const TextRange& run, bool trusted) { append(run.size(), trusted); });
   }
 
   std::size_t num_borders() const { return flips_.size(); }

@@ -58,10 +58,6 @@ constexpr StepKind<PostProcessor> kPostProcessors[] = {
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 
-std::string_view part_of(std::string_view text, const TextRange& range) {
-  return text.substr(range.begin, range.end - range.begin);
-}
-
 // The "model" of a file, which its tables are moved out of. No text becomes one of the special tokens.
 // `byte_level` as for make_bpe.
 std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
@@ -181,7 +177,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
       ids.push_back(*segment.token);
       continue;
     }
-    const std::string_view plain = part_of(text, segment.range);
+    const std::string_view plain = segment.range.of(text);
     const std::string_view normalized = normalizer_.apply(plain, buffer);
     TrustRuns plain_trust;
     plain_trust.append(trust, segment.range);
@@ -192,9 +188,9 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
         continue;
       }
       const bool is_beginning = segment.range.begin == 0 && part.range.begin == 0;
-      pre_tokens.start(part_of(normalized, part.range), is_beginning);
+      pre_tokens.start(part.range.of(normalized), is_beginning);
       pre_tokenizer_.run(pre_tokens);
-      for (const TextRange& range : pre_tokens.pieces()) encode_piece(pre_tokens.piece(range), ids);
+      for (const TextRange& range : pre_tokens.pieces()) encode_piece(range.of(pre_tokens.text()), ids);
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
@@ -213,7 +209,7 @@ TrustRuns Tokenizer::trust_after_normalizing(std::string_view text, std::string_
   // their borders nothing is trusted: a lost control token is the lesser harm.
   std::string joined, buffer;
   trust.for_each([&](const TextRange& run, bool trusted) {
-    const std::string_view part = normalizer_.apply(part_of(text, run), buffer);
+    const std::string_view part = normalizer_.apply(run.of(text), buffer);
     joined += part;
     after.append(part.size(), trusted);
   });

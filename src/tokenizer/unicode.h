@@ -49,26 +49,20 @@ struct Character {
 };
 Character character_at(std::string_view text, std::size_t begin);  // at the end of the text an empty one, 0
 
-// The characters of a text, in order.
+// The characters of a text, in order: a range that is its own iterator.
 class Characters {
  public:
-  explicit Characters(std::string_view text) : text_(text) {}
+  explicit Characters(std::string_view text) : text_(text), character_(character_at(text, 0)) {}
 
-  struct Iterator {
-    std::string_view text;
-    Character character;
-    const Character& operator*() const { return character; }
-    Iterator& operator++() {
-      character = character_at(text, character.end);
-      return *this;
-    }
-    bool operator==(std::default_sentinel_t) const { return character.begin == text.size(); }
-  };
-  Iterator begin() const { return {text_, character_at(text_, 0)}; }
+  Characters begin() const { return *this; }
   std::default_sentinel_t end() const { return {}; }
+  const Character& operator*() const { return character_; }
+  void operator++() { character_ = character_at(text_, character_.end); }
+  bool operator==(std::default_sentinel_t) const { return character_.begin == text_.size(); }
 
  private:
   std::string_view text_;
+  Character character_;
 };
 
 // What is left of valid UTF-8 without the characters at an end that strips(char32_t code_point) is true of.
