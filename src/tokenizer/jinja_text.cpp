@@ -6,10 +6,6 @@
 namespace quire::jinja {
 namespace {
 
-utf8proc_category_t category(char32_t code_point) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-}
-
 void append_mapped(std::string& out, char32_t c, utf8proc_int32_t (*map)(utf8proc_int32_t),
                    std::string_view sharp_s) {
   constexpr char32_t kSharpS = 0xDF;
@@ -38,19 +34,19 @@ bool is_line_break(char32_t c) {
 }
 
 bool is_printable(char32_t c) {
-  const utf8proc_category_t kind = category(c);  // of separators and others, at the ends, only the space is
+  const int kind = category_of(c);  // of separators and others, at the ends, only the space is
   return c == U' ' || (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_SO);
 }
 
-bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool is_digit(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; }
 
 bool is_alpha(char32_t c) {
-  const utf8proc_category_t kind = category(c);
+  const int kind = category_of(c);
   return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
 }
 
-bool is_upper(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
-bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
+bool is_upper(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LU; }
+bool is_lower(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LL; }
 
 void append_upper(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_toupper, "SS"); }
 void append_lower(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_tolower, "\u00df"); }

@@ -14,10 +14,6 @@ namespace {
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 
-utf8proc_category_t category_of(char32_t code_point) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-}
-
 int combining_class(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
@@ -74,9 +70,8 @@ void append_lowercase(std::string& out, char32_t c) {
 }
 
 void append_unless_mark(std::string& out, char32_t c) {
-  const utf8proc_category_t category = category_of(c);
-  const bool is_mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-                       category == UTF8PROC_CATEGORY_ME;
+  const int category = category_of(c);
+  const bool is_mark = category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
   if (!is_mark) append_utf8(out, c);
 }
 
@@ -97,7 +92,7 @@ void append_as_nmt(std::string& out, char32_t c) {
 
 // BERT's cleaning: without control characters, and with plain spaces alone.
 void append_clean(std::string& out, char32_t c) {
-  const utf8proc_category_t category = category_of(c);
+  const int category = category_of(c);
   const bool is_control = category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
                           category == UTF8PROC_CATEGORY_CO;
   if (c == '\t' || c == '\n' || c == '\r' || (is_whitespace(c) && !is_control)) {

@@ -88,6 +88,7 @@ inline bool is_character(std::string_view text) {
   return !text.empty() && read_utf8(text, 0).length == text.size();
 }
 
+int category_of(char32_t code_point);         // as utf8proc_category_t
 bool is_whitespace(char32_t code_point);      // the property White_Space
 bool is_word_character(char32_t code_point);  // what \w matches: UTS 18, annex C
 
