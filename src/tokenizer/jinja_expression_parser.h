@@ -120,17 +120,13 @@ class ExpressionParser : protected TokenReader {
     return then;
   }
 
-  // `input | filter | filter ...`; `first_bare`: the first filter's name comes without its bar.
-  ExprPtr parse_filters(ExprPtr input, bool first_bare) {
-    while (first_bare || accept("|")) {
-      first_bare = false;
-      const int line = current().line;
-      const std::string name = take_dotted_name("a filter");
-      ArgumentExprs arguments;
-      if (current().is("(")) arguments = parse_arguments();
-      input = make_applied(false, line, name, input, std::move(arguments));
-    }
-    return input;
+  // A filter with its arguments, behind its bar.
+  ExprPtr parse_filter(ExprPtr input) {
+    const int line = current().line;
+    const std::string name = take_dotted_name("a filter");
+    ArgumentExprs arguments;
+    if (current().is("(")) arguments = parse_arguments();
+    return make_applied(false, line, name, input, std::move(arguments));
   }
 
   Template& result_;
@@ -376,8 +372,8 @@ class ExpressionParser : protected TokenReader {
 
   ExprPtr parse_filters_and_tests(ExprPtr node) {
     while (true) {
-      if (current().is("|")) {
-        node = parse_filters(node, false);
+      if (accept("|")) {
+        node = parse_filter(node);
       } else if (current().is("is")) {
         node = parse_test(node);
       } else if (current().is("(")) {
