@@ -52,49 +52,43 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<const AddedToken*> tokens) : to
   trie_ = ByteTrie({forms.begin(), forms.end()});
 }
 
-std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::longest_at(std::string_view text,
-                                                                      std::size_t position,
-                                                                      const TrustRuns& trust) const {
-  std::optional<Match> longest;
+const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, std::size_t position,
+                                                const TrustRuns& trust) const {
+  const AddedToken* longest = nullptr;
   trie_.find_prefixes(text.substr(position), [&](std::size_t length, std::int32_t index) {
-    const TextRange range{position, position + length};
     const AddedToken* const token = tokens_[index];
-    if (!token->special || trust.covers(range)) longest = {range, token};
+    if (!token->special || trust.covers({position, position + length})) longest = token;
   });
   return longest;
 }
 
-std::vector<Segment> AddedTokenMatcher::split(std::string_view text, const TrustRuns& trust) const {
-  std::vector<Segment> segments;
+void AddedTokenMatcher::encode(std::string_view text, const TrustRuns& trust, std::vector<TokenId>& ids,
+                               const std::function<void(const TextRange& between)>& encode_text) const {
   std::size_t done = 0;
-  const auto add_text = [&](std::size_t end) {
-    if (done < end) segments.push_back({{done, end}, std::nullopt});
-  };
   for (std::size_t position = 0; !empty() && position < text.size();) {
     const bool possible = first_bytes_[static_cast<unsigned char>(text[position])];
-    const std::optional<Match> match = possible ? longest_at(text, position, trust) : std::nullopt;
-    if (!match) {
+    const AddedToken* const token = possible ? longest_at(text, position, trust) : nullptr;
+    if (token == nullptr) {
       ++position;
       continue;
     }
-    position = match->range.end;
-    if (match->token->single_word && !stands_alone(text, match->range)) continue;
-    TextRange range = match->range;
+    TextRange range{position, position + token->form.size()};
+    position = range.end;
+    if (token->single_word && !stands_alone(text, range)) continue;
     // A token may have been found within the space that the last one took along. It counts, too, unless it
     // takes space along to its left, which leaves nothing for it.
-    if (match->token->lstrip) {
+    if (token->lstrip) {
       const std::string_view before = text.substr(done, std::max(range.begin, done) - done);
       range.begin = done + strip_right(before, is_whitespace).size();
     }
-    if (match->token->rstrip)
+    if (token->rstrip)
       range.end = text.size() - strip_left(text.substr(std::max(range.end, done)), is_whitespace).size();
     if (range.begin >= range.end) continue;
-    add_text(range.begin);
-    segments.push_back({range, match->token->id});
+    if (done < range.begin) encode_text({done, range.begin});
+    ids.push_back(token->id);
     done = range.end;
   }
-  add_text(text.size());
-  return segments;
+  if (done < text.size()) encode_text({done, text.size()});
 }
 
 }  // namespace quire

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <array>
-#include <optional>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,12 +27,6 @@ struct AddedToken {
 
 std::vector<AddedToken> added_tokens_from_json(const JsonView& list);
 
-// A part of a text: an added token, or text for the model.
-struct Segment {
-  TextRange range;
-  std::optional<TokenId> token;
-};
-
 // Finds one set of added tokens in texts: at each place the longest, from left to right. Immutable, usable
 // from any thread.
 class AddedTokenMatcher {
@@ -43,17 +37,14 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(std::vector<const AddedToken*> tokens);
   bool empty() const { return tokens_.empty(); }
 
-  // The parts of `text`, which is valid UTF-8, in order. A special token that trust does not cover whole is
-  // plain text.
-  std::vector<Segment> split(std::string_view text, const TrustRuns& trust) const;
+  // Goes through `text`, which is valid UTF-8: appends the tokens' ids and has what lies between them
+  // encoded, in order. A special token that trust does not cover whole is plain text.
+  void encode(std::string_view text, const TrustRuns& trust, std::vector<TokenId>& ids,
+              const std::function<void(const TextRange& between)>& encode_text) const;
 
  private:
-  struct Match {
-    TextRange range;
-    const AddedToken* token;
-  };
-
-  std::optional<Match> longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
+  // nullptr: none
+  const AddedToken* longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
 
   std::vector<const AddedToken*> tokens_;
   ByteTrie trie_{{}};                    // of their forms, with their indices

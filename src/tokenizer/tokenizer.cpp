@@ -172,27 +172,19 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
   const PieceEncoder encode_piece = model_->encoder(text.size());
   PreTokens pre_tokens;
   std::string buffer;
-  for (const Segment& segment : in_text_.split(text, trust)) {
-    if (segment.token) {
-      ids.push_back(*segment.token);
-      continue;
-    }
-    const std::string_view plain = segment.range.of(text);
+  in_text_.encode(text, trust, ids, [&](const TextRange& range) {
+    const std::string_view plain = range.of(text);
     const std::string_view normalized = normalizer_.apply(plain, buffer);
     TrustRuns plain_trust;
-    plain_trust.append(trust, segment.range);
+    plain_trust.append(trust, range);
     const TrustRuns still_trusted = trust_after_normalizing(plain, normalized, plain_trust);
-    for (const Segment& part : in_normalized_text_.split(normalized, still_trusted)) {
-      if (part.token) {
-        ids.push_back(*part.token);
-        continue;
-      }
-      const bool is_beginning = segment.range.begin == 0 && part.range.begin == 0;
-      pre_tokens.start(part.range.of(normalized), is_beginning);
+    in_normalized_text_.encode(normalized, still_trusted, ids, [&](const TextRange& part) {
+      const bool is_beginning = range.begin == 0 && part.begin == 0;
+      pre_tokens.start(part.of(normalized), is_beginning);
       pre_tokenizer_.run(pre_tokens);
-      for (const TextRange& range : pre_tokens.pieces()) encode_piece(range.of(pre_tokens.text()), ids);
-    }
-  }
+      for (const TextRange& piece : pre_tokens.pieces()) encode_piece(piece.of(pre_tokens.text()), ids);
+    });
+  });
   if (add_special_tokens) ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
   return ids;
 }
