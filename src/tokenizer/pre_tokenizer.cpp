@@ -74,16 +74,8 @@ struct Part {
 
 // Whether a part belongs to the piece of the one before it.
 bool joins_last(Behavior behavior, bool is_match, bool last_is_match) {
-  switch (behavior) {
-    case Behavior::kMergedWithPrevious:
-      return is_match && !last_is_match;
-    case Behavior::kMergedWithNext:
-      return last_is_match && !is_match;
-    case Behavior::kContiguous:
-      return is_match == last_is_match;
-    default:
-      return false;
-  }
+  if (is_match == last_is_match) return behavior == Behavior::kContiguous;
+  return behavior == (is_match ? Behavior::kMergedWithPrevious : Behavior::kMergedWithNext);
 }
 
 // invert: matches and what lies between them change their parts.
