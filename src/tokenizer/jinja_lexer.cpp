@@ -238,8 +238,8 @@ class Lexer {
         append_utf8(out, parse_code(tail.substr(0, length), 16));
         i += length;
       } else if (kind >= '0' && kind <= '7') {
-        const std::size_t end = std::min(text.find_first_not_of("01234567", i), text.size());
-        const std::string_view digits = text.substr(i, std::min<std::size_t>(end - i, 3));
+        std::string_view digits = text.substr(i, 3);
+        digits = digits.substr(0, digits.find_first_not_of("01234567"));
         append_utf8(out, parse_code(digits, 8));
         i += digits.size() - 1;
       } else if (kind == 'N') {

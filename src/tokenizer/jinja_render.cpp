@@ -75,12 +75,15 @@ Flow Render::capture(const Body& body, Text& output) {
   return execute(body);
 }
 
+Value* Render::find_in(Scope& scope, NameId id) {
+  charge(scope.variables.size() * 4);
+  const auto found = std::ranges::find(scope.variables, id, &std::pair<NameId, Value>::first);
+  return found == scope.variables.end() ? nullptr : &found->second;
+}
+
 const Value* Render::find_variable(NameId id) {
-  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
-    charge(scope->variables.size() * 4);
-    for (const auto& [name, value] : scope->variables) {
-      if (name == id) return &value;
-    }
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    if (const Value* value = find_in(*scope, id)) return value;
   }
   return variables_[id] ? &*variables_[id] : nullptr;
 }
@@ -93,15 +96,10 @@ Value Render::variable(NameId id) {
 void Render::set_variable(NameId id, const Value& value) {
   if (scope_ == nullptr) {
     variables_[id] = value;
-    return;
-  }
-  auto& variables = scope_->variables;
-  charge(variables.size() * 4);
-  const auto known = std::ranges::find_if(variables, [&](const auto& entry) { return entry.first == id; });
-  if (known == variables.end()) {
-    variables.emplace_back(id, value);
+  } else if (Value* known = find_in(*scope_, id)) {
+    *known = value;
   } else {
-    known->second = value;
+    scope_->variables.emplace_back(id, value);
   }
 }
 
