@@ -236,7 +236,7 @@ class ExpressionParser : protected TokenReader {
     const TokenKind kind = current().kind;
     if (kind == TokenKind::kName) return parse_name();
     if (kind == TokenKind::kString) return parse_strings();
-    if (kind == TokenKind::kInteger || kind == TokenKind::kFloat) return parse_number();
+    if (kind == TokenKind::kNumber) return parse_number();
     if (current().is("[")) return parse_list();
     if (current().is("{")) return parse_dict();
     if (!accept("(")) refuse("expected an expression, found '{}'", current().text);
@@ -268,7 +268,7 @@ class ExpressionParser : protected TokenReader {
         refuse("the number {} is out of range", token.text);
       return make_literal(token.line, {number});
     };
-    return token.kind == TokenKind::kFloat ? literal(0.0) : literal(std::int64_t{0});
+    return token.is_float() ? literal(0.0) : literal(std::int64_t{0});
   }
 
   // What stands up to `close`, which is taken, with commas between; a comma may come last.
@@ -319,7 +319,7 @@ class ExpressionParser : protected TokenReader {
         node = parse_subscript(node);
       } else if (!accept(".")) {
         return node;
-      } else if (current().kind == TokenKind::kInteger) {
+      } else if (current().kind == TokenKind::kNumber) {
         node = make_item(node, parse_number());
       } else {
         node = make_of({node}, [name = take_name("an attribute")](Render& run, const Values& values) {
@@ -386,7 +386,7 @@ class ExpressionParser : protected TokenReader {
     ArgumentExprs arguments;
     const Token& next = current();
     const bool starts_value =
-        (next.kind >= TokenKind::kName && next.kind <= TokenKind::kFloat) || next.is("[") || next.is("{");
+        (next.kind >= TokenKind::kName && next.kind <= TokenKind::kNumber) || next.is("[") || next.is("{");
     if (next.is("(")) {
       arguments = parse_arguments();
     } else if (starts_value && !next.is("else") && !next.is("or") && !next.is("and")) {

@@ -181,24 +181,21 @@ class Lexer {
   }
 
   void lex_number() {
-    TokenKind kind = TokenKind::kInteger;
     std::size_t end = digits_end(at_);
     const auto extend = [&](std::size_t from) {  // by a fraction or an exponent
-      if (!is_ascii_digit(byte_at(from))) return;
-      kind = TokenKind::kFloat;
-      end = digits_end(from);
+      if (is_ascii_digit(byte_at(from))) end = digits_end(from);
     };
     if (at_ == 0 || source_[at_ - 1] != '.') {  // x.0.1 is two subscripts
       if (byte_at(end) == '.') extend(end + 1);
       if (byte_at(end) == 'e' || byte_at(end) == 'E') extend(end + (has_sign(end + 1) ? 2 : 1));
     }
     const std::string_view text = source_.substr(at_, end - at_);
-    if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size()) {
-      refuse("the number {} has a leading zero", text);
-    }
     std::string digits(text);
     std::erase(digits, '_');
-    add(kind, digits);
+    add(TokenKind::kNumber, digits);
+    if (!tokens_.back().is_float() && digits[0] == '0' && digits.find_first_not_of('0') < digits.size()) {
+      refuse("the number {} has a leading zero", text);
+    }
     advance(text.size());
   }
 
