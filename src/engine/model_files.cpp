@@ -62,7 +62,7 @@ ModelFiles open_model(const std::string& model) {
     return std::make_unique<Checkpoint>(directory);
   };
   files.load_chat_template = [directory](const ChatTemplate* given) {
-    return quire::load_chat_template(directory, {}, given);
+    return quire::load_chat_template(directory, given);
   };
   return files;
 }

@@ -11,35 +11,12 @@ namespace {
 
 constexpr std::size_t kMaxContentBytes = 256;  // bounds the steps at each place of a text
 
-// The last character of a text that is valid UTF-8 and not empty.
-Utf8Step last_character(std::string_view text) {
-  return read_utf8(text, character_begin(text, text.size() - 1));
-}
-
 bool stands_alone(std::string_view text, const TextRange& range) {
-  const bool word_before =
-      range.begin > 0 && is_word_character(last_character(text.substr(0, range.begin)).code_point);
-  const bool word_after = range.end < text.size() && is_word_character(read_utf8(text, range.end).code_point);
-  return !word_before && !word_after;
-}
-
-// Moves the beginning back over white space, but not before `limit`.
-std::size_t skip_space_before(std::string_view text, std::size_t begin, std::size_t limit) {
-  while (begin > limit) {
-    const Utf8Step step = last_character(text.substr(0, begin));
-    if (!is_whitespace(step.code_point)) break;
-    begin -= step.length;
-  }
-  return begin;
-}
-
-std::size_t skip_space_after(std::string_view text, std::size_t end) {
-  while (end < text.size()) {
-    const Utf8Step step = read_utf8(text, end);
-    if (!is_whitespace(step.code_point)) break;
-    end += step.length;
-  }
-  return end;
+  const auto is_word_at = [&](std::size_t begin) {
+    return is_word_character(character_at(text, begin).code_point);
+  };
+  const bool word_before = range.begin > 0 && is_word_at(character_begin(text, range.begin - 1));
+  return !word_before && !is_word_at(range.end);
 }
 
 }  // namespace
@@ -64,34 +41,6 @@ std::vector<AddedToken> added_tokens_from_json(const JsonView& list) {
   return tokens;
 }
 
-void TrustRuns::append(std::size_t bytes, bool trusted) {
-  if (bytes == 0) return;
-  if (runs_.empty() || runs_.back().trusted != trusted)
-    runs_.push_back({runs_.empty() ? 0 : runs_.back().end, trusted});
-  runs_.back().end += bytes;
-}
-
-std::vector<TrustRuns::Run>::const_iterator TrustRuns::run_at(std::size_t position) const {
-  return std::upper_bound(runs_.begin(), runs_.end(), position,
-                          [](std::size_t at, const Run& run) { return at < run.end; });
-}
-
-bool TrustRuns::covers(const TextRange& range) const {
-  const auto run = run_at(range.begin);
-  return run != runs_.end() && run->trusted && range.end <= run->end;
-}
-
-TrustRuns TrustRuns::slice(const TextRange& range) const {
-  TrustRuns part;
-  std::size_t begin = range.begin;
-  for (auto run = run_at(begin); run != runs_.end() && begin < range.end; ++run) {
-    const std::size_t end = std::min(run->end, range.end);
-    part.append(end - begin, run->trusted);
-    begin = end;
-  }
-  return part;
-}
-
 AddedTokenMatcher::AddedTokenMatcher(std::vector<const AddedToken*> tokens) : tokens_(std::move(tokens)) {
   std::map<std::string_view, std::int32_t> forms;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -103,45 +52,43 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<const AddedToken*> tokens) : to
   trie_ = ByteTrie({forms.begin(), forms.end()});
 }
 
-std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::longest_at(std::string_view text,
-                                                                      std::size_t position,
-                                                                      const TrustRuns& trust) const {
-  std::optional<Match> longest;
+const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, std::size_t position,
+                                                const TrustRuns& trust) const {
+  const AddedToken* longest = nullptr;
   trie_.find_prefixes(text.substr(position), [&](std::size_t length, std::int32_t index) {
-    const TextRange range{position, position + length};
     const AddedToken* const token = tokens_[index];
-    if (!token->special || trust.covers(range)) longest = {range, token};
+    if (!token->special || trust.covers({position, position + length})) longest = token;
   });
   return longest;
 }
 
-std::vector<Segment> AddedTokenMatcher::split(std::string_view text, const TrustRuns& trust) const {
-  std::vector<Segment> segments;
+void AddedTokenMatcher::encode(std::string_view text, const TrustRuns& trust, std::vector<TokenId>& ids,
+                               const std::function<void(const TextRange& between)>& encode_text) const {
   std::size_t done = 0;
-  const auto add_text = [&](std::size_t end) {
-    if (done < end) segments.push_back({{done, end}, std::nullopt});
-  };
   for (std::size_t position = 0; !empty() && position < text.size();) {
     const bool possible = first_bytes_[static_cast<unsigned char>(text[position])];
-    const std::optional<Match> match = possible ? longest_at(text, position, trust) : std::nullopt;
-    if (!match) {
+    const AddedToken* const token = possible ? longest_at(text, position, trust) : nullptr;
+    if (token == nullptr) {
       ++position;
       continue;
     }
-    position = match->range.end;
-    if (match->token->single_word && !stands_alone(text, match->range)) continue;
-    TextRange range = match->range;
+    TextRange range{position, position + token->form.size()};
+    position = range.end;
+    if (token->single_word && !stands_alone(text, range)) continue;
     // A token may have been found within the space that the last one took along. It counts, too, unless it
     // takes space along to its left, which leaves nothing for it.
-    if (match->token->lstrip) range.begin = std::max(done, skip_space_before(text, range.begin, done));
-    if (match->token->rstrip) range.end = skip_space_after(text, std::max(range.end, done));
+    if (token->lstrip) {
+      const std::string_view before = text.substr(done, std::max(range.begin, done) - done);
+      range.begin = done + strip_right(before, is_whitespace).size();
+    }
+    if (token->rstrip)
+      range.end = text.size() - strip_left(text.substr(std::max(range.end, done)), is_whitespace).size();
     if (range.begin >= range.end) continue;
-    add_text(range.begin);
-    segments.push_back({range, match->token->id});
+    if (done < range.begin) encode_text({done, range.begin});
+    ids.push_back(token->id);
     done = range.end;
   }
-  add_text(text.size());
-  return segments;
+  if (done < text.size()) encode_text({done, text.size()});
 }
 
 }  // namespace quire

@@ -1,14 +1,14 @@
 #pragma once
 
 #include <array>
-#include <optional>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tokenizer/byte_trie.h"
 #include "tokenizer/json_view.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/text_piece.h"
 #include "tokenizer/token_id.h"
 
 namespace quire {
@@ -27,31 +27,6 @@ struct AddedToken {
 
 std::vector<AddedToken> added_tokens_from_json(const JsonView& list);
 
-// Which parts of a text may hold special tokens, as runs from its beginning.
-class TrustRuns {
- public:
-  struct Run {
-    std::size_t end;
-    bool trusted;
-  };
-
-  void append(std::size_t bytes, bool trusted);
-  bool covers(const TextRange& range) const;  // with trust, the whole of a range that is not empty
-  TrustRuns slice(const TextRange& range) const;
-  const std::vector<Run>& runs() const { return runs_; }
-
- private:
-  std::vector<Run>::const_iterator run_at(std::size_t position) const;
-
-  std::vector<Run> runs_;  // neighbours differ in trust
-};
-
-// A part of a text: an added token, or text for the model.
-struct Segment {
-  TextRange range;
-  std::optional<TokenId> token;
-};
-
 // Finds one set of added tokens in texts: at each place the longest, from left to right. Immutable, usable
 // from any thread.
 class AddedTokenMatcher {
@@ -62,17 +37,14 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(std::vector<const AddedToken*> tokens);
   bool empty() const { return tokens_.empty(); }
 
-  // The parts of `text`, which is valid UTF-8, in order. A special token that trust does not cover whole is
-  // plain text.
-  std::vector<Segment> split(std::string_view text, const TrustRuns& trust) const;
+  // Goes through `text`, which is valid UTF-8: appends the tokens' ids and has what lies between them
+  // encoded, in order. A special token that trust does not cover whole is plain text.
+  void encode(std::string_view text, const TrustRuns& trust, std::vector<TokenId>& ids,
+              const std::function<void(const TextRange& between)>& encode_text) const;
 
  private:
-  struct Match {
-    TextRange range;
-    const AddedToken* token;
-  };
-
-  std::optional<Match> longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
+  // nullptr: none
+  const AddedToken* longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
 
   std::vector<const AddedToken*> tokens_;
   ByteTrie trie_{{}};                    // of their forms, with their indices

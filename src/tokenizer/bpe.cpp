@@ -95,26 +95,20 @@ class PieceCutter {
   // A token that merging makes.
   void add_token(std::string_view text) {
     char32_t last = 0;
-    for (std::size_t position = 0; position < text.size();) {
-      const Utf8Step step = read_utf8(text, position);
-      if (position > 0) neighbours_.insert(pair_of(last, step.code_point));
-      last = step.code_point;
-      position += step.length;
+    for (const auto& [begin, end, c] : Characters(text)) {
+      if (begin > 0) neighbours_.insert(pair_of(last, c));
+      last = c;
     }
   }
 
   // The bytes of the first part of a text that is valid UTF-8 and not empty.
   std::size_t first_part(std::string_view text) const {
-    Utf8Step last = read_utf8(text, 0);
-    std::size_t position = last.length;
-    while (position < text.size()) {
-      const Utf8Step step = read_utf8(text, position);
-      const bool both_known = is_known(last.code_point) && is_known(step.code_point);
-      if (both_known && !neighbours_.contains(pair_of(last.code_point, step.code_point))) break;
-      last = step;
-      position += step.length;
+    char32_t last = 0;
+    for (const auto& [begin, end, c] : Characters(text)) {
+      if (begin > 0 && is_known(last) && is_known(c) && !neighbours_.contains(pair_of(last, c))) return begin;
+      last = c;
     }
-    return position;
+    return text.size();
   }
 
  private:
@@ -148,9 +142,11 @@ class Bpe final : public TokenizerModel {
   }
 
   bool takes_bytes() const override { return alphabet_.takes_bytes(); }
-  std::unique_ptr<PieceEncoder> encoder(std::size_t text_bytes) const override;
+  PieceEncoder encoder(std::size_t text_bytes) const override;
 
-  const BpeAlphabet& alphabet() const { return alphabet_; }
+ private:
+  friend class BpeEncoder;
+
   // The token that a whole piece is, where the model looks for that.
   std::optional<TokenId> whole_token(std::string_view piece) const {
     if (!whole_pieces_) return std::nullopt;
@@ -165,7 +161,6 @@ class Bpe final : public TokenizerModel {
     return merge.left == -1 ? nullptr : &merge;
   }
 
- private:
   void add_merges(const MergeTexts& merges, const std::string& where) {
     merges_.resize(std::bit_ceil(2 * merges.size() + 1));
     for (std::size_t rank = 0; rank < merges.size(); ++rank) {
@@ -210,12 +205,12 @@ class Bpe final : public TokenizerModel {
 };
 
 // Remembers the tokens of short pieces.
-class BpeEncoder final : public PieceEncoder {
+class BpeEncoder {
  public:
   BpeEncoder(const Bpe& bpe, std::size_t text_bytes)
       : bpe_(bpe), cache_(std::clamp(std::bit_ceil(text_bytes / 8), kMinCacheSlots, kMaxCacheSlots)) {}
 
-  void encode(std::string_view piece, std::vector<TokenId>& out) override {
+  void operator()(std::string_view piece, std::vector<TokenId>& out) {
     while (!piece.empty()) {
       const std::size_t bytes = bpe_.first_part(piece);
       encode_part(piece.substr(0, bytes), out);
@@ -287,7 +282,7 @@ class BpeEncoder final : public PieceEncoder {
 
   void start(std::string_view part) {
     first_tokens_.clear();
-    bpe_.alphabet().append_tokens(part, first_tokens_);
+    bpe_.alphabet_.append_tokens(part, first_tokens_);
     symbols_.clear();
     for (const TokenId token : first_tokens_) {
       const auto index = static_cast<std::int32_t>(symbols_.size());
@@ -323,9 +318,7 @@ class BpeEncoder final : public PieceEncoder {
   std::vector<CacheSlot> cache_;  // by hash; a power of two
 };
 
-std::unique_ptr<PieceEncoder> Bpe::encoder(std::size_t text_bytes) const {
-  return std::make_unique<BpeEncoder>(*this, text_bytes);
-}
+PieceEncoder Bpe::encoder(std::size_t text_bytes) const { return BpeEncoder(*this, text_bytes); }
 
 }  // namespace
 

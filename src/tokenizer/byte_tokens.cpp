@@ -42,11 +42,9 @@ std::string to_byte_characters(std::string_view bytes) {
 std::optional<std::string> from_byte_characters(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (std::size_t position = 0; position < text.size();) {
-    const Utf8Step step = read_utf8(text, position);
-    if (step.code_point >= kAlphabet.byte.size() || kAlphabet.byte[step.code_point] < 0) return std::nullopt;
-    out.push_back(static_cast<char>(kAlphabet.byte[step.code_point]));
-    position += step.length;
+  for (const auto& [begin, end, c] : Characters(text)) {
+    if (c >= kAlphabet.byte.size() || kAlphabet.byte[c] < 0) return std::nullopt;
+    out.push_back(static_cast<char>(kAlphabet.byte[c]));
   }
   return out;
 }

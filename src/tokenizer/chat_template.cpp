@@ -63,6 +63,7 @@ std::vector<std::optional<Value>> context_variables(const jinja::Template& sourc
 }
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;  // of tokenizer_config.json
+constexpr std::size_t kMaxSourceBytes = ChatTemplateLimits().max_source_bytes;
 
 // A token is a string, or an object that holds it as content.
 OrderedJson special_tokens_of(const Json& config) {
@@ -139,7 +140,6 @@ std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context,
 }
 
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
-                                                         const ChatTemplateLimits& limits,
                                                          const ChatTemplate* given) {
   const std::filesystem::path config_path = folder / "tokenizer_config.json";
   const std::filesystem::path jinja_path = folder / "chat_template.jinja";
@@ -150,11 +150,11 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   const OrderedJson tokens = special_tokens_of(config);
 
   const auto compiled = [&](const std::string& source, const std::string& where) {
-    return CheckpointChatTemplate{ChatTemplate::compile(source, where, limits), std::nullopt, tokens};
+    return CheckpointChatTemplate{ChatTemplate::compile(source, where), std::nullopt, tokens};
   };
   if (given != nullptr) return CheckpointChatTemplate{*given, std::nullopt, tokens};
   if (std::filesystem::exists(jinja_path))
-    return compiled(read_text_file(jinja_path, limits.max_source_bytes), jinja_path.string());
+    return compiled(read_text_file(jinja_path, kMaxSourceBytes), jinja_path.string());
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
   const std::string where = config_path.string() + ": chat_template";
@@ -164,16 +164,15 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   const std::string tool_use = named_template(*found, "tool_use", where);
   if (standard.empty()) fail("{} has no template named 'default'", where);
   CheckpointChatTemplate result = compiled(standard, where + " 'default'");
-  if (!tool_use.empty()) result.tool_use = ChatTemplate::compile(tool_use, where + " 'tool_use'", limits);
+  if (!tool_use.empty()) result.tool_use = ChatTemplate::compile(tool_use, where + " 'tool_use'");
   return result;
 }
 
 ChatTemplate read_chat_template(const std::string& file_or_text) {
-  const ChatTemplateLimits limits;
   const bool is_text = file_or_text.find_first_of("{}\n") != std::string::npos;
   if (std::error_code ec; !is_text || std::filesystem::exists(file_or_text, ec)) {
-    return ChatTemplate::compile(read_text_file(file_or_text, limits.max_source_bytes),
-                                 "chat_template " + file_or_text, limits);
+    return ChatTemplate::compile(read_text_file(file_or_text, kMaxSourceBytes),
+                                 "chat_template " + file_or_text);
   }
   constexpr std::string_view kEscapes = "nt\\'\"", kMeant = "\n\t\\'\"";
   std::string text;
@@ -185,7 +184,7 @@ ChatTemplate read_chat_template(const std::string& file_or_text) {
     text += is_escape ? kMeant[escape] : file_or_text[i];
     if (is_escape) ++i;
   }
-  return ChatTemplate::compile(text, "the text of chat_template", limits);
+  return ChatTemplate::compile(text, "the text of chat_template");
 }
 
 }  // namespace quire

@@ -60,7 +60,6 @@ struct CheckpointChatTemplate {
 // template}. Nothing if the folder has neither. given: not null: it stands instead of either, and is not
 // looked for.
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
-                                                         const ChatTemplateLimits& limits = {},
                                                          const ChatTemplate* given = nullptr);
 
 // A template that a user gives: a file, or else its text, in which \n, \t, \\, \' and \" stand for what

@@ -98,7 +98,7 @@ class Builder {
           where_, in_quotes(vocabulary_.model));
     }
     file_.has_merges = true;
-    return Tokenizer::from_parts(std::move(file_), where_);
+    return Tokenizer(std::move(file_), where_);
   }
 
  private:
@@ -204,11 +204,7 @@ class Builder {
       if (!std::isfinite(vocabulary_.scores[id])) fail("{}: the score of token {} is not finite", where_, id);
       if (is_merged(id)) ids.emplace(tokens[id], id);
     }
-    struct Merge {
-      double score;
-      std::size_t left_bytes, id;
-    };
-    std::vector<Merge> merges;
+    std::vector<std::tuple<double, std::ptrdiff_t, std::size_t>> merges;  // -score, -bytes of the left, id
     for (std::size_t id = 0; id < tokens.size(); ++id) {
       const std::string_view text = tokens[id];
       if (!is_merged(id)) continue;
@@ -216,17 +212,12 @@ class Builder {
         fail("{}: token {} has {} bytes; the limit is {}", where_, id, text.size(), kMaxPieceBytes);
       for (std::size_t at = 1; at < text.size(); ++at) {
         if (ids.contains(text.substr(0, at)) && ids.contains(text.substr(at)))
-          merges.push_back({vocabulary_.scores[id], at, id});
+          merges.emplace_back(-vocabulary_.scores[id], -static_cast<std::ptrdiff_t>(at), id);
       }
     }
-    std::ranges::sort(merges, [](const Merge& a, const Merge& b) {
-      return std::tuple(-a.score, -static_cast<std::ptrdiff_t>(a.left_bytes), a.id) <
-             std::tuple(-b.score, -static_cast<std::ptrdiff_t>(b.left_bytes), b.id);
-    });
-    for (const Merge& merge : merges) {
-      const std::string& text = tokens[merge.id];
-      file_.merges.emplace_back(text.substr(0, merge.left_bytes), text.substr(merge.left_bytes));
-    }
+    std::ranges::sort(merges);
+    for (const auto& [score, left, id] : merges)
+      file_.merges.emplace_back(tokens[id].substr(0, -left), tokens[id].substr(-left));
   }
 
   bool is_merged(std::size_t id) const {

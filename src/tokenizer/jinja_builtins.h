@@ -81,7 +81,7 @@ Value map_code_points(Runtime& runtime, const Value& value, Append&& append) {
   Text result;
   text.for_each_run([&](std::string_view run, bool trusted) {
     std::string mapped;
-    for (std::size_t offset = 0; offset < run.size();) append(mapped, next_code_point(run, offset));
+    for (const Character& character : Characters(run)) append(mapped, character.code_point);
     result.append(mapped, trusted);
   });
   return runtime.make(std::move(result));
@@ -108,8 +108,7 @@ Value has_only(const Invocation& call) {
   const Text& text = text_of(call.runtime, call.self);
   call.runtime.charge(2 * text.size());
   bool found = false;
-  for (std::size_t offset = 0; offset < text.size();) {
-    const char32_t c = next_code_point(text.bytes(), offset);
+  for (const auto& [begin, end, c] : Characters(text.bytes())) {
     if (unwanted(c)) return {false};
     found |= wanted(c);
   }

@@ -47,6 +47,8 @@ inline std::optional<Value> find_constant(std::string_view name) {
 // What it makes of each is a function for the render, so its grammar and its meaning stand together.
 class ExpressionParser : protected TokenReader {
  protected:
+  using Values = std::vector<Value>;
+
   ExpressionParser(Template& result, std::vector<Token> tokens, const Limits& limits)
       : TokenReader(std::move(tokens), result.where), result_(result), limits_(limits) {
     for (const char* implicit : {"loop", "caller", "kwargs", "varargs"}) intern(implicit);  // by ImplicitName
@@ -65,10 +67,19 @@ class ExpressionParser : protected TokenReader {
   }
 
   Value make_text(std::string_view text) { return {&result_.literals.emplace_back(text, true)}; }
-  // An expression of the template: `value` takes a Render and gives its value there.
+  // An expression of the template: `value` takes a Render and gives its value there. The line is for errors,
+  // which have that of what was evaluated last.
   template <typename Evaluate>
   ExprPtr make(int line, Evaluate value) {
     return &result_.expressions.emplace_back(Expr{line, std::move(value)});
+  }
+  // The same: `value` takes the values of the operands, too, which are evaluated in order; there is one.
+  template <typename Apply>
+  ExprPtr make_of(std::vector<ExprPtr> operands, Apply value) {
+    const int line = operands[0]->line;
+    return make(line, [operands = std::move(operands), value = std::move(value)](Render& run) {
+      return value(run, run.evaluate(operands));
+    });
   }
   ExprPtr make_literal(int line, const Value& value) {
     return make(line, [value](Render&) { return value; });
@@ -96,13 +107,12 @@ class ExpressionParser : protected TokenReader {
   // It may be `a if b else c`.
   ExprPtr parse_expression() {
     const auto nesting = nest();
-    const int line = current().line;
     ExprPtr then = parse_or();
     while (accept("if")) {
       const Restore conditional(conditional_, conditional_ + 1);
       const ExprPtr test = parse_or();
       const ExprPtr otherwise = accept("else") ? parse_expression() : nullptr;
-      then = make(line, [=](Render& run) {
+      then = make(test->line, [=](Render& run) {
         if (truth(run.evaluate(test))) return run.evaluate(then);
         if (otherwise != nullptr) return run.evaluate(otherwise);
         return run.undefined("the condition is false and there is no else part");
@@ -111,17 +121,13 @@ class ExpressionParser : protected TokenReader {
     return then;
   }
 
-  // `input | filter | filter ...`; `first_bare`: the first filter's name comes without its bar.
-  ExprPtr parse_filters(ExprPtr input, bool first_bare) {
-    while (first_bare || accept("|")) {
-      first_bare = false;
-      const int line = current().line;
-      const std::string name = take_dotted_name("a filter");
-      ArgumentExprs arguments;
-      if (current().is("(")) arguments = parse_arguments();
-      input = make_applied(false, line, name, input, std::move(arguments));
-    }
-    return input;
+  // A filter with its arguments, behind its bar.
+  ExprPtr parse_filter(ExprPtr input) {
+    const int line = current().line;
+    const std::string name = take_dotted_name("a filter");
+    ArgumentExprs arguments;
+    if (current().is("(")) arguments = parse_arguments();
+    return make_applied(false, line, name, input, std::move(arguments));
   }
 
   Template& result_;
@@ -131,12 +137,11 @@ class ExpressionParser : protected TokenReader {
  private:
   template <typename Parse>
   ExprPtr parse_logical(std::string_view word, const Parse& parse_operand) {
-    const int line = current().line;
     const bool is_and = word == "and";
     ExprPtr left = parse_operand();
     while (accept(word)) {
       const ExprPtr right = parse_operand();
-      left = make(line, [=](Render& run) {
+      left = make(left->line, [=](Render& run) {
         const Value value = run.evaluate(left);
         return truth(value) == is_and ? run.evaluate(right) : value;
       });
@@ -151,16 +156,15 @@ class ExpressionParser : protected TokenReader {
   ExprPtr parse_not() {
     if (!current().is("not")) return parse_compare();
     const auto nesting = nest();
-    const int line = take().line;
-    return make_not(line, parse_not());
+    take();
+    return make_not(parse_not());
   }
 
-  ExprPtr make_not(int line, ExprPtr operand) {
-    return make(line, [operand](Render& run) { return Value{!truth(run.evaluate(operand))}; });
+  ExprPtr make_not(ExprPtr operand) {
+    return make_of({operand}, [](Render&, const Values& values) { return Value{!truth(values[0])}; });
   }
 
   ExprPtr parse_compare() {
-    const int line = current().line;
     const ExprPtr first = parse_sum();
     std::vector<std::pair<Comparison*, ExprPtr>> rest;
     while (true) {
@@ -172,7 +176,7 @@ class ExpressionParser : protected TokenReader {
       rest.emplace_back(negated ? not_in : compare, parse_sum());
     }
     if (rest.empty()) return first;
-    return make(line, [first, rest = std::move(rest)](Render& run) {
+    return make(first->line, [first, rest = std::move(rest)](Render& run) {
       Value left = run.evaluate(first);
       for (const auto& [compare, expr] : rest) {
         const Value right = run.evaluate(expr);
@@ -186,15 +190,11 @@ class ExpressionParser : protected TokenReader {
   // Operands with operators of one rank between, grouped from the left.
   template <typename Operators, typename Parse>
   ExprPtr parse_chain(const Operators& operators, const Parse& parse_operand) {
-    const int line = current().line;
     ExprPtr left = parse_operand();
     while (const auto apply = find_operator(current(), operators)) {
       take();
-      const ExprPtr right = parse_operand();
-      left = make(line, [=](Render& run) {
-        const Value value = run.evaluate(left);
-        return apply(run, value, run.evaluate(right));
-      });
+      left = make_of({left, parse_operand()},
+                     [apply](Render& run, const Values& values) { return apply(run, values[0], values[1]); });
     }
     return left;
   }
@@ -211,32 +211,20 @@ class ExpressionParser : protected TokenReader {
   }
 
   ExprPtr parse_concat() {
-    const int line = current().line;
-    std::vector<ExprPtr> parts;
-    do {
-      parts.push_back(parse_product());
-    } while (accept("~"));
+    std::vector<ExprPtr> parts = {parse_product()};
+    while (accept("~")) parts.push_back(parse_product());
     if (parts.size() == 1) return parts[0];
-    return make(line, [parts = std::move(parts)](Render& run) {
-      Text text;
-      for (ExprPtr part : parts) {
-        const Text& piece = text_of(run, run.evaluate(part));
-        run.charge(piece.memory());
-        text.append(piece);
-      }
-      return run.make(std::move(text));
-    });
+    return make_of(std::move(parts),
+                   [](Render& run, const Values& values) { return join(run, Text(), values); });
   }
 
   ExprPtr parse_unary(bool with_filters) {
     const auto nesting = nest();
-    const int line = current().line;
     ExprPtr node = nullptr;
     if (current().is("-") || current().is("+")) {
       const bool negative = take().text == "-";
-      node = make(line, [negative, operand = parse_unary(false)](Render& run) {
-        return with_sign(run.evaluate(operand), negative);
-      });
+      node = make_of({parse_unary(false)},
+                     [negative](Render&, const Values& values) { return with_sign(values[0], negative); });
     } else {
       node = parse_primary();
     }
@@ -248,7 +236,7 @@ class ExpressionParser : protected TokenReader {
     const TokenKind kind = current().kind;
     if (kind == TokenKind::kName) return parse_name();
     if (kind == TokenKind::kString) return parse_strings();
-    if (kind == TokenKind::kInteger || kind == TokenKind::kFloat) return parse_number();
+    if (kind == TokenKind::kNumber) return parse_number();
     if (current().is("[")) return parse_list();
     if (current().is("{")) return parse_dict();
     if (!accept("(")) refuse("expected an expression, found '{}'", current().text);
@@ -280,7 +268,7 @@ class ExpressionParser : protected TokenReader {
         refuse("the number {} is out of range", token.text);
       return make_literal(token.line, {number});
     };
-    return token.kind == TokenKind::kFloat ? literal(0.0) : literal(std::int64_t{0});
+    return token.is_float() ? literal(0.0) : literal(std::int64_t{0});
   }
 
   // What stands up to `close`, which is taken, with commas between; a comma may come last.
@@ -303,58 +291,50 @@ class ExpressionParser : protected TokenReader {
   }
 
   ExprPtr make_list(int line, std::vector<ExprPtr> items, ListKind kind) {
-    return make(line, [items = std::move(items), kind](Render& run) {
-      std::vector<Value> values;
-      for (ExprPtr item : items) values.push_back(run.evaluate(item));
-      return run.make(std::move(values), kind);
-    });
+    return make(
+        line, [items = std::move(items), kind](Render& run) { return run.make(run.evaluate(items), kind); });
   }
 
   ExprPtr parse_dict() {
     const int line = take().line;
-    std::vector<std::pair<ExprPtr, ExprPtr>> items;
+    std::vector<ExprPtr> parts;  // keys and values in turn
     parse_separated("}", [&] {
-      const ExprPtr key = parse_expression();
+      parts.push_back(parse_expression());
       expect(":");
-      items.emplace_back(key, parse_expression());
+      parts.push_back(parse_expression());
     });
-    return make(line, [items = std::move(items)](Render& run) {
-      Items evaluated;
-      for (const auto& [key_expr, value_expr] : items) {
-        const Value key = run.evaluate(key_expr);
-        set_key(run, evaluated, key, run.evaluate(value_expr));
-      }
-      return run.make(std::move(evaluated));
+    return make(line, [parts = std::move(parts)](Render& run) {
+      const Values values = run.evaluate(parts);
+      Items items;
+      for (std::size_t i = 0; i < values.size(); i += 2) set_key(run, items, values[i], values[i + 1]);
+      return run.make(std::move(items));
     });
   }
 
   ExprPtr parse_postfix(ExprPtr node) {
     while (true) {
-      const int line = current().line;
       if (current().is("(")) {
         node = parse_call(node);
       } else if (accept("[")) {
-        node = parse_subscript(node, line);
+        node = parse_subscript(node);
       } else if (!accept(".")) {
         return node;
-      } else if (current().kind == TokenKind::kInteger) {
-        node = make_item(line, node, parse_number());
+      } else if (current().kind == TokenKind::kNumber) {
+        node = make_item(node, parse_number());
       } else {
-        node = make(line, [node, name = take_name("an attribute")](Render& run) {
-          return get_attribute(run, run.evaluate(node), name);
+        node = make_of({node}, [name = take_name("an attribute")](Render& run, const Values& values) {
+          return get_attribute(run, values[0], name);
         });
       }
     }
   }
 
-  ExprPtr make_item(int line, ExprPtr object, ExprPtr index) {
-    return make(line, [object, index](Render& run) {
-      const Value value = run.evaluate(object);
-      return get_item(run, value, run.evaluate(index));
-    });
+  ExprPtr make_item(ExprPtr object, ExprPtr index) {
+    return make_of({object, index},
+                   [](Render& run, const Values& values) { return get_item(run, values[0], values[1]); });
   }
 
-  ExprPtr parse_subscript(ExprPtr object, int line) {
+  ExprPtr parse_subscript(ExprPtr object) {
     std::array<ExprPtr, 3> parts = {};  // start, stop, step
     std::size_t colons = 0;
     while (!accept("]")) {
@@ -368,22 +348,16 @@ class ExpressionParser : protected TokenReader {
     }
     if (colons == 0) {
       if (parts[0] == nullptr) refuse("an index is missing between '[' and ']'");
-      return make_item(line, object, parts[0]);
+      return make_item(object, parts[0]);
     }
-    return make(line, [object, parts](Render& run) {
-      const Value sliced = run.evaluate(object);
-      std::array<Value, 3> bounds = {};  // None where absent
-      for (std::size_t i = 0; i < bounds.size(); ++i) {
-        if (parts[i] != nullptr) bounds[i] = run.evaluate(parts[i]);
-      }
-      return slice(run, sliced, bounds[0], bounds[1], bounds[2]);
+    return make_of({object, parts[0], parts[1], parts[2]}, [](Render& run, const Values& values) {
+      return slice(run, values[0], values[1], values[2], values[3]);
     });
   }
 
   ExprPtr parse_call(ExprPtr callee) {
-    const int line = current().line;
     ArgumentExprs* arguments = &result_.arguments.emplace_back(parse_arguments());
-    const ExprPtr node = make(line, [callee, arguments](Render& run) {
+    const ExprPtr node = make(callee->line, [callee, arguments](Render& run) {
       const Value called = run.evaluate(callee);
       return run.call(called, run.evaluate(*arguments));
     });
@@ -393,8 +367,8 @@ class ExpressionParser : protected TokenReader {
 
   ExprPtr parse_filters_and_tests(ExprPtr node) {
     while (true) {
-      if (current().is("|")) {
-        node = parse_filters(node, false);
+      if (accept("|")) {
+        node = parse_filter(node);
       } else if (current().is("is")) {
         node = parse_test(node);
       } else if (current().is("(")) {
@@ -412,7 +386,7 @@ class ExpressionParser : protected TokenReader {
     ArgumentExprs arguments;
     const Token& next = current();
     const bool starts_value =
-        (next.kind >= TokenKind::kName && next.kind <= TokenKind::kFloat) || next.is("[") || next.is("{");
+        (next.kind >= TokenKind::kName && next.kind <= TokenKind::kNumber) || next.is("[") || next.is("{");
     if (next.is("(")) {
       arguments = parse_arguments();
     } else if (starts_value && !next.is("else") && !next.is("or") && !next.is("and")) {
@@ -421,7 +395,7 @@ class ExpressionParser : protected TokenReader {
       arguments.positional.push_back(parse_postfix(parse_primary()));
     }
     const ExprPtr node = make_applied(true, line, name, input, std::move(arguments));
-    return negated ? make_not(line, node) : node;
+    return negated ? make_not(node) : node;
   }
 
   // A filter or a test. An unknown one under a condition is refused only when it is reached, as Jinja does.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/parse_number.h"
 #include "tokenizer/jinja_builtins.h"
 
 namespace quire::jinja {
@@ -93,17 +94,16 @@ std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
 }
 
 std::optional<double> parse_float(std::string_view text) {
-  const bool negative = text.starts_with('-');
-  if (negative || text.starts_with('+')) text.remove_prefix(1);
-  if (text.empty() || text.front() == '-' || text.find('(') != std::string_view::npos) return std::nullopt;
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  if (text.find('(') != std::string_view::npos) return std::nullopt;  // what C++ reads of a NaN
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (end != text.data() + text.size() || error == std::errc::invalid_argument) return std::nullopt;
   if (error == std::errc::result_out_of_range) {  // too large, or too small
     const bool small = text.find("e-") != std::string_view::npos || text.find("E-") != std::string_view::npos;
-    number = small ? 0 : std::numeric_limits<double>::infinity();
+    number = std::copysign(small ? 0 : std::numeric_limits<double>::infinity(), text.front() == '-' ? -1 : 1);
   }
-  return negative ? -number : number;
+  return number;
 }
 
 std::optional<double> to_float(Runtime& runtime, const Value& value) {
@@ -161,11 +161,8 @@ Value look_up(Runtime& runtime, Value item, const Value* attribute) {
   while (true) {
     const std::size_t dot = path.find('.');
     const std::string_view part = path.substr(0, dot);
-    const bool number =
-        !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == part.npos;
-    const Value key =
-        number ? Value{static_cast<std::int64_t>(std::stoll(std::string(part)))} : runtime.make(part, true);
-    item = get_item(runtime, item, key);
+    const auto number = part.size() < 10 ? parse_number<std::uint32_t>(part) : std::nullopt;
+    item = get_item(runtime, item, number ? Value{std::int64_t{*number}} : runtime.make(part, true));
     if (dot == std::string_view::npos) return item;
     path.remove_prefix(dot + 1);
   }

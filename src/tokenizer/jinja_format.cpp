@@ -36,8 +36,7 @@ std::string print_scalar(const Value& value, bool as_json) {
 
 std::string escape_repr(std::string_view text, char quote) {
   std::string escaped;
-  for (std::size_t offset = 0; offset < text.size();) {
-    const char32_t c = next_code_point(text, offset);
+  for (const auto& [begin, end, c] : Characters(text)) {
     const std::size_t control = std::u32string_view(U"\n\r\t").find(c);
     if (c == U'\\' || c == static_cast<char32_t>(quote)) {
       escaped += '\\';

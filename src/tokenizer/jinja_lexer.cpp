@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tokenizer/jinja_text.h"
+#include "tokenizer/text_steps.h"
 
 namespace quire::jinja {
 namespace {
@@ -16,26 +17,9 @@ bool is_tag_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >=
 
 // One kind of newline, and none at the very end.
 std::string normalize_newlines(std::string_view source) {
-  std::string out;
-  out.reserve(source.size());
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    if (source[i] == '\r') {
-      out += '\n';
-      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
-    } else {
-      out += source[i];
-    }
-  }
-  if (out.ends_with('\n')) out.pop_back();
-  return out;
-}
-
-std::string_view strip_end(std::string_view text) {
-  std::size_t end = 0;
-  for (std::size_t offset = 0; offset < text.size();) {
-    if (!is_space(next_code_point(text, offset))) end = offset;
-  }
-  return text.substr(0, end);
+  std::string text = replace_all(replace_all(source, "\r\n", "\n"), "\r", "\n");
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 class Lexer {
@@ -55,43 +39,35 @@ class Lexer {
     fail("{}, line {}: {}", where_, line_, format_text(format, std::forward<Args>(args)...));
   }
 
+  char byte_at(std::size_t place) const { return place < source_.size() ? source_[place] : '\0'; }
+  bool has_sign(std::size_t place) const { return byte_at(place) == '-' || byte_at(place) == '+'; }
   std::string_view rest() const { return source_.substr(at_); }
   bool next_is(std::string_view text) const { return rest().starts_with(text); }
 
   void add(TokenKind kind, std::string_view text) { tokens_.push_back({kind, line_, std::string(text)}); }
 
   void advance(std::size_t bytes) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                         source_.begin() + static_cast<std::ptrdiff_t>(at_ + bytes), '\n'));
+    line_ += static_cast<int>(std::ranges::count(rest().substr(0, bytes), '\n'));
     at_ += bytes;
     line_starting_ = at_ > 0 && source_[at_ - 1] == '\n';
   }
 
-  void skip_space() {
-    std::size_t offset = at_, end = at_;
-    while (offset < source_.size() && is_space(next_code_point(source_, offset))) end = offset;
-    advance(end - at_);
-  }
+  void skip_space() { advance(rest().size() - strip_left(rest(), is_space).size()); }
 
   // Adds the text up to the tag that opens at `tag`, less the whitespace that the tag's sign or lstrip_blocks
   // takes.
   void add_data(std::size_t tag, bool is_variable) {
     std::string_view text = source_.substr(at_, tag - at_);
-    const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
-    if (sign == '-') {
-      text = strip_end(text);
-    } else if (sign != '+' && !is_variable) {
+    if (byte_at(tag + 2) == '-') {
+      text = strip_right(text, is_space);
+    } else if (byte_at(tag + 2) != '+' && !is_variable) {
       const std::size_t line_begin = text.rfind('\n') + 1;  // npos + 1 is 0
-      if ((line_begin > 0 || line_starting_) && strip_end(text.substr(line_begin)).empty()) {
+      if ((line_begin > 0 || line_starting_) && strip_right(text.substr(line_begin), is_space).empty()) {
         text = text.substr(0, line_begin);
       }
     }
     if (!text.empty()) add(TokenKind::kData, text);
     advance(tag - at_);
-  }
-
-  void skip_sign() {
-    if (next_is("-") || next_is("+")) advance(1);
   }
 
   // Takes what closes a tag, `end` ("%}", "}}", "#}") with its sign, and the whitespace it takes with it.
@@ -107,17 +83,16 @@ class Lexer {
   }
 
   void lex_data() {
-    const auto next_of = [&](std::size_t at) { return at + 1 < source_.size() ? source_[at + 1] : '\0'; };
     std::size_t tag = source_.find('{', at_);
-    while (tag < source_.size() && std::string_view("%{#").find(next_of(tag)) == std::string_view::npos) {
+    while (tag != source_.npos && std::string_view("%{#").find(byte_at(tag + 1)) == source_.npos) {
       tag = source_.find('{', tag + 1);
     }
-    if (tag == std::string_view::npos) {
+    if (tag == source_.npos) {
       add(TokenKind::kData, rest());
       at_ = source_.size();
       return;
     }
-    const char next = next_of(tag);
+    const char next = byte_at(tag + 1);
     add_data(tag, next == '{');
     if (next == '#') {
       lex_comment();
@@ -129,23 +104,20 @@ class Lexer {
   }
 
   void lex_comment() {
-    advance(2);
-    skip_sign();
+    advance(has_sign(at_ + 2) ? 3 : 2);
     const std::size_t end = source_.find("#}", at_);
-    if (end == std::string_view::npos) refuse("a comment is not closed by '#}}'");
-    const bool signed_end = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
-    advance((signed_end ? end - 1 : end) - at_);
+    if (end == source_.npos) refuse("a comment is not closed by '#}}'");
+    advance((end > at_ && has_sign(end - 1) ? end - 1 : end) - at_);
     close("#}", true);
   }
 
   // At "{%": if it opens a block `name` without arguments, the length up to its end sign, else 0.
   std::size_t bare_tag_length(std::string_view name, std::size_t from) const {
-    std::size_t i = from + 2;
-    if (i < source_.size() && (source_[i] == '-' || source_[i] == '+')) ++i;
-    while (i < source_.size() && is_tag_space(source_[i])) ++i;
+    std::size_t i = from + (has_sign(from + 2) ? 3 : 2);
+    while (is_tag_space(byte_at(i))) ++i;
     if (!source_.substr(i).starts_with(name)) return 0;
     i += name.size();
-    while (i < source_.size() && is_tag_space(source_[i])) ++i;
+    while (is_tag_space(byte_at(i))) ++i;
     const std::string_view tail = source_.substr(i);
     const bool closes =
         tail.starts_with("%}") || tail.starts_with("-%}") || (tail.starts_with("+%}") && name == "endraw");
@@ -170,11 +142,10 @@ class Lexer {
 
   void lex_tag(TokenKind begin, TokenKind end, std::string_view closing) {
     add(begin, "");
-    advance(2);
-    skip_sign();
+    advance(has_sign(at_ + 2) ? 3 : 2);
     std::vector<char> brackets;
     while (true) {
-      while (at_ < source_.size() && is_tag_space(source_[at_])) advance(1);
+      while (is_tag_space(byte_at(at_))) advance(1);
       if (at_ == source_.size()) refuse("a tag is not closed by '{}'", closing);
       const int line = line_;
       if (brackets.empty() && close(closing, closing == "%}")) {
@@ -190,10 +161,10 @@ class Lexer {
     if (is_ascii_digit(c)) {
       lex_number();
     } else if (is_name_start(c)) {
-      std::size_t length = 1;
-      while (length < rest().size() && is_name_char(rest()[length])) ++length;
-      add(TokenKind::kName, rest().substr(0, length));
-      advance(length);
+      std::size_t end = at_;
+      while (is_name_char(byte_at(end))) ++end;
+      add(TokenKind::kName, source_.substr(at_, end - at_));
+      advance(end - at_);
     } else if (c == '\'' || c == '"') {
       lex_string(c);
     } else {
@@ -204,33 +175,27 @@ class Lexer {
   // Where digits with single underscores between them end that begin at `begin`.
   std::size_t digits_end(std::size_t begin) const {
     std::size_t end = begin;
-    while (digit_at(end) || (end > begin && source_.substr(end).starts_with('_') && digit_at(end + 1))) ++end;
+    const auto is_digit = [&](std::size_t place) { return is_ascii_digit(byte_at(place)); };
+    while (is_digit(end) || (end > begin && byte_at(end) == '_' && is_digit(end + 1))) ++end;
     return end;
   }
-  bool digit_at(std::size_t at) const { return at < source_.size() && is_ascii_digit(source_[at]); }
 
   void lex_number() {
-    TokenKind kind = TokenKind::kInteger;
     std::size_t end = digits_end(at_);
     const auto extend = [&](std::size_t from) {  // by a fraction or an exponent
-      if (!digit_at(from)) return;
-      kind = TokenKind::kFloat;
-      end = digits_end(from);
+      if (is_ascii_digit(byte_at(from))) end = digits_end(from);
     };
     if (at_ == 0 || source_[at_ - 1] != '.') {  // x.0.1 is two subscripts
-      if (source_.substr(end).starts_with('.')) extend(end + 1);
-      const std::string_view tail = source_.substr(end, 2);
-      if (!tail.empty() && (tail[0] == 'e' || tail[0] == 'E')) {
-        extend(end + (tail.ends_with('+') || tail.ends_with('-') ? 2 : 1));
-      }
+      if (byte_at(end) == '.') extend(end + 1);
+      if (byte_at(end) == 'e' || byte_at(end) == 'E') extend(end + (has_sign(end + 1) ? 2 : 1));
     }
     const std::string_view text = source_.substr(at_, end - at_);
-    if (kind == TokenKind::kInteger && text[0] == '0' && text.find_first_not_of("0_") < text.size()) {
-      refuse("the number {} has a leading zero", text);
-    }
     std::string digits(text);
     std::erase(digits, '_');
-    add(kind, digits);
+    add(TokenKind::kNumber, digits);
+    if (!tokens_.back().is_float() && digits[0] == '0' && digits.find_first_not_of('0') < digits.size()) {
+      refuse("the number {} has a leading zero", text);
+    }
     advance(text.size());
   }
 
@@ -270,8 +235,8 @@ class Lexer {
         append_utf8(out, parse_code(tail.substr(0, length), 16));
         i += length;
       } else if (kind >= '0' && kind <= '7') {
-        const std::size_t end = std::min(text.find_first_not_of("01234567", i), text.size());
-        const std::string_view digits = text.substr(i, std::min<std::size_t>(end - i, 3));
+        std::string_view digits = text.substr(i, 3);
+        digits = digits.substr(0, digits.find_first_not_of("01234567"));
         append_utf8(out, parse_code(digits, 8));
         i += digits.size() - 1;
       } else if (kind == 'N') {
@@ -291,9 +256,8 @@ class Lexer {
     const auto* symbol =
         std::ranges::find_if(kOperators, [&](std::string_view candidate) { return next_is(candidate); });
     if (symbol == kOperators.end()) {
-      std::size_t end = at_;
-      next_code_point(source_, end);
-      refuse("unexpected '{}' in a tag", source_.substr(at_, end - at_));
+      const Character found = character_at(source_, at_);
+      refuse("unexpected '{}' in a tag", source_.substr(at_, found.end - at_));
     }
     const char c = (*symbol)[0];
     static constexpr std::string_view kOpening = "([{", kClosing = ")]}";

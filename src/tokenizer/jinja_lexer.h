@@ -17,8 +17,7 @@ enum class TokenKind {
   kVariableEnd,    // }}
   kName,
   kString,  // text is the value, escapes resolved
-  kInteger,
-  kFloat,
+  kNumber,
   kOperator,
   kEnd,
 };
@@ -31,6 +30,7 @@ struct Token {
   bool is(std::string_view name_or_operator) const {
     return (kind == TokenKind::kName || kind == TokenKind::kOperator) && text == name_or_operator;
   }
+  bool is_float() const { return text.find_first_of(".eE") != text.npos; }  // of a number
 };
 
 // Splits a template as Jinja does with trim_blocks and lstrip_blocks on and keep_trailing_newline off. The

@@ -293,10 +293,8 @@ std::optional<Value> find_item(Runtime& runtime, const Value& object, const Valu
   if (place < 0 || place >= length) return std::nullopt;
   const auto at = static_cast<std::size_t>(place);
   if (text == nullptr) return object.list()->items[at];
-  const std::size_t begin = byte_offset(text->bytes(), at);
-  std::size_t end = begin;
-  next_code_point(text->bytes(), end);
-  return runtime.make(text->slice(begin, end));
+  const Character character = character_at(text->bytes(), byte_offset(text->bytes(), at));
+  return runtime.make(text->slice(character.begin, character.end));
 }
 
 Value undefined_attribute(Runtime& runtime, const Value& object, std::string_view name) {
@@ -339,10 +337,8 @@ std::vector<Value> pairs_of(Runtime& runtime, const Items& items) {
 }
 
 const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name) {
-  for (const Builtin& builtin : table) {
-    if (builtin.name == name) return &builtin;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(table, name, &Builtin::name);
+  return found == table.end() ? nullptr : &*found;
 }
 
 Value invoke(Runtime& runtime, const Builtin& builtin, const Value& self, const Arguments& arguments) {

@@ -110,8 +110,9 @@ struct Indices {
 };
 
 Indices slice_indices(const Value& start, const Value& stop, const Value& step_value, std::int64_t length) {
-  const std::int64_t step = step_value.is_none() ? 1 : require_integer(step_value);
+  std::int64_t step = step_value.is_none() ? 1 : require_integer(step_value);
   if (step == 0) fail("slice step cannot be zero");
+  step = std::clamp(step, -length - 1, length + 1);  // a longer one leads out as well
   const std::int64_t lowest = step > 0 ? 0 : -1;
   const std::int64_t highest = step > 0 ? length : length - 1;
   const auto bound = [&](const Value& value, std::int64_t absent) {
@@ -122,11 +123,7 @@ Indices slice_indices(const Value& start, const Value& stop, const Value& step_v
   const std::int64_t first = bound(start, step > 0 ? lowest : highest);
   const std::int64_t last = bound(stop, step > 0 ? highest : lowest);
   const std::int64_t distance = step > 0 ? last - first : first - last;
-  const std::uint64_t stride =
-      step > 0 ? static_cast<std::uint64_t>(step) : -static_cast<std::uint64_t>(step);
-  const std::int64_t count =
-      distance <= 0 ? 0 : static_cast<std::int64_t>((static_cast<std::uint64_t>(distance) - 1) / stride) + 1;
-  return {first, step, count};
+  return {first, step, distance <= 0 ? 0 : (distance - 1) / std::abs(step) + 1};
 }
 
 Value slice_text(Runtime& runtime, const Text& text, const Indices& indices) {
@@ -140,8 +137,7 @@ Value slice_text(Runtime& runtime, const Text& text, const Indices& indices) {
   }
   runtime.charge_product(text.size(), sizeof(std::size_t));
   std::vector<std::size_t> offsets;
-  for (std::size_t offset = 0; offset < text.size(); next_code_point(text.bytes(), offset))
-    offsets.push_back(offset);
+  for (const Character& character : Characters(text.bytes())) offsets.push_back(character.begin);
   offsets.push_back(text.size());
   Text result;
   for (std::int64_t i = 0; i < indices.count; ++i) {

@@ -165,7 +165,8 @@ class Parser : private ExpressionParser {
   // A block whose text goes through filters, the first of which may come without its bar, to `use`.
   Run make_filtered(int line, bool first_bare, std::string_view end, Assign use) {
     const ExprPtr captured = make(line, [](Render& run) { return run.captured; });
-    const ExprPtr filters = parse_filters(captured, first_bare);
+    ExprPtr filters = first_bare ? parse_filter(captured) : captured;
+    while (accept("|")) filters = parse_filter(filters);
     return [filters, body = parse_block(end), use = std::move(use)](Render& run) {
       Text text;
       const Flow flow = [&] {

@@ -31,15 +31,22 @@ Text Render::run(std::vector<std::optional<Value>> variables) {
 }
 
 Value Render::evaluate(ExprPtr expr) {
+  if (expr == nullptr) return {None{}};
   const auto depth = descend();
   line_ = expr->line;
   charge();
   return expr->value(*this);
 }
 
+std::vector<Value> Render::evaluate(const std::vector<ExprPtr>& exprs) {
+  std::vector<Value> values;
+  values.reserve(exprs.size());
+  for (ExprPtr expr : exprs) values.push_back(evaluate(expr));
+  return values;
+}
+
 Arguments Render::evaluate(const ArgumentExprs& exprs) {
-  Arguments arguments;
-  for (ExprPtr expr : exprs.positional) arguments.positional.push_back(evaluate(expr));
+  Arguments arguments{evaluate(exprs.positional), {}};
   for (const auto& [name, expr] : exprs.named) arguments.named.emplace_back(name, evaluate(expr));
   return arguments;
 }
@@ -68,12 +75,15 @@ Flow Render::capture(const Body& body, Text& output) {
   return execute(body);
 }
 
+Value* Render::find_in(Scope& scope, NameId id) {
+  charge(scope.variables.size() * 4);
+  const auto found = std::ranges::find(scope.variables, id, &std::pair<NameId, Value>::first);
+  return found == scope.variables.end() ? nullptr : &found->second;
+}
+
 const Value* Render::find_variable(NameId id) {
-  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
-    charge(scope->variables.size() * 4);
-    for (const auto& [name, value] : scope->variables) {
-      if (name == id) return &value;
-    }
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    if (const Value* value = find_in(*scope, id)) return value;
   }
   return variables_[id] ? &*variables_[id] : nullptr;
 }
@@ -86,15 +96,10 @@ Value Render::variable(NameId id) {
 void Render::set_variable(NameId id, const Value& value) {
   if (scope_ == nullptr) {
     variables_[id] = value;
-    return;
-  }
-  auto& variables = scope_->variables;
-  charge(variables.size() * 4);
-  const auto known = std::ranges::find_if(variables, [&](const auto& entry) { return entry.first == id; });
-  if (known == variables.end()) {
-    variables.emplace_back(id, value);
+  } else if (Value* known = find_in(*scope_, id)) {
+    *known = value;
   } else {
-    known->second = value;
+    scope_->variables.emplace_back(id, value);
   }
 }
 
@@ -147,15 +152,13 @@ Value Render::call_macro(const Callable& callable, Arguments arguments) {
 void Render::bind_parameter(const Macro& macro, std::size_t index, Arguments& arguments) {
   const auto& [id, default_value] = macro.parameters[index];
   const std::string& name = template_.names[id];
-  if (index < arguments.positional.size()) {
-    set_variable(id, arguments.positional[index]);
-  } else if (const std::optional<Value> named = take_named(arguments, name)) {
-    set_variable(id, *named);
-  } else if (default_value != nullptr) {
-    set_variable(id, evaluate(default_value));
-  } else {
-    set_variable(id, undefined("parameter '" + name + "' was not provided"));
-  }
+  const auto value = [&] {
+    if (index < arguments.positional.size()) return arguments.positional[index];
+    if (const std::optional<Value> named = take_named(arguments, name)) return *named;
+    if (default_value != nullptr) return evaluate(default_value);
+    return undefined("parameter '" + name + "' was not provided");
+  };
+  set_variable(id, value());
 }
 
 }  // namespace quire::jinja

@@ -83,7 +83,8 @@ class Render : public Runtime {
   // line, except for one that the template raised itself.
   Text run(std::vector<std::optional<Value>> variables);
 
-  Value evaluate(ExprPtr expr);
+  Value evaluate(ExprPtr expr);  // null: None
+  std::vector<Value> evaluate(const std::vector<ExprPtr>& exprs);
   Arguments evaluate(const ArgumentExprs& exprs);
   Flow execute(const Body& body);
 
@@ -104,6 +105,7 @@ class Render : public Runtime {
   Value captured;  // the text of the block that filters are applied to
 
  private:
+  Value* find_in(Scope& scope, NameId id);  // null if it has no such variable itself
   [[nodiscard]] Restore<Scope*> enter_scope(Scope* parent);
   Value call_macro(const Callable& callable, Arguments arguments);
   void bind_parameter(const Macro& macro, std::size_t index, Arguments& arguments);

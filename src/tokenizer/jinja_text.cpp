@@ -3,16 +3,8 @@
 #include <string.h>  // memmem, a GNU extension
 #include <utf8proc.h>
 
-#include <algorithm>
-
-#include "base/error.h"
-
 namespace quire::jinja {
 namespace {
-
-utf8proc_category_t category(char32_t code_point) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-}
 
 void append_mapped(std::string& out, char32_t c, utf8proc_int32_t (*map)(utf8proc_int32_t),
                    std::string_view sharp_s) {
@@ -26,41 +18,6 @@ void append_mapped(std::string& out, char32_t c, utf8proc_int32_t (*map)(utf8pro
 
 }  // namespace
 
-void Text::append(std::string_view bytes, bool trusted) {
-  if (bytes.empty()) return;
-  if (empty()) {
-    first_trusted_ = trusted;
-  } else if (last_trusted() != trusted) {
-    flips_.push_back(size());
-  }
-  bytes_ += bytes;
-}
-
-void Text::append(const Text& other, std::size_t begin, std::size_t end) {
-  auto flip = std::upper_bound(other.flips_.begin(), other.flips_.end(), begin);
-  bool trust = other.first_trusted_ != ((flip - other.flips_.begin()) % 2 == 1);
-  while (begin < end) {
-    const std::size_t stop = flip == other.flips_.end() ? end : std::min(end, *flip++);
-    append(other.bytes().substr(begin, stop - begin), trust);
-    begin = stop;
-    trust = !trust;
-  }
-}
-
-Text Text::slice(std::size_t begin, std::size_t end) const {
-  Text part;
-  part.append(*this, begin, end);
-  return part;
-}
-
-char32_t next_code_point(std::string_view text, std::size_t& offset) {
-  QUIRE_CHECK(offset < text.size());
-  const Utf8Step step = read_utf8(text, offset);
-  QUIRE_CHECK(step.kind == Utf8Step::Kind::kCharacter);
-  offset += step.length;
-  return step.code_point;
-}
-
 std::size_t byte_offset(std::string_view text, std::size_t code_points) {
   std::size_t offset = 0;
   for (; offset < text.size(); ++offset) {
@@ -70,29 +27,26 @@ std::size_t byte_offset(std::string_view text, std::size_t code_points) {
   return offset;
 }
 
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0x2028 || c == 0x2029 ||
-         (c >= 0x80 && category(c) == UTF8PROC_CATEGORY_ZS);
-}
+bool is_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
 bool is_line_break(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
 bool is_printable(char32_t c) {
-  const utf8proc_category_t kind = category(c);  // of separators and others, at the ends, only the space is
+  const int kind = category_of(c);  // of separators and others, at the ends, only the space is
   return c == U' ' || (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_SO);
 }
 
-bool is_digit(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+bool is_digit(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; }
 
 bool is_alpha(char32_t c) {
-  const utf8proc_category_t kind = category(c);
+  const int kind = category_of(c);
   return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
 }
 
-bool is_upper(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LU; }
-bool is_lower(char32_t c) { return category(c) == UTF8PROC_CATEGORY_LL; }
+bool is_upper(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LU; }
+bool is_lower(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LL; }
 
 void append_upper(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_toupper, "SS"); }
 void append_lower(std::string& out, char32_t c) { append_mapped(out, c, utf8proc_tolower, "\u00df"); }

@@ -3,54 +3,51 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "tokenizer/text_piece.h"
 #include "tokenizer/unicode.h"
 
 namespace quire::jinja {
 
-// Valid UTF-8 that remembers which of its bytes are trusted (what that means: TextPiece).
+// Valid UTF-8 that remembers which of its bytes are trusted.
 class Text {
  public:
   Text() = default;
-  Text(std::string_view bytes, bool trusted) : bytes_(bytes), first_trusted_(trusted) {}
+  Text(std::string_view bytes, bool trusted) { append(bytes, trusted); }
 
   std::string_view bytes() const { return bytes_; }
   std::size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
-  bool trusted() const { return flips_.empty() && (first_trusted_ || empty()); }
-  std::size_t memory() const { return bytes_.size() + flips_.size() * sizeof(std::size_t); }
+  bool trusted() const { return empty() || trust_.covers({0, size()}); }
+  std::size_t memory() const { return size() + trust_.num_borders() * sizeof(std::size_t); }
 
-  void append(std::string_view bytes, bool trusted);
+  void append(std::string_view bytes, bool trusted) {
+    bytes_ += bytes;
+    trust_.append(bytes.size(), trusted);
+  }
   void append(const Text& other) { append(other, 0, other.size()); }
-  void append(const Text& other, std::size_t begin, std::size_t end);  // bytes [begin, end) of other
-  Text slice(std::size_t begin, std::size_t end) const;
+  void append(const Text& other, std::size_t begin, std::size_t end) {  // bytes [begin, end) of other
+    bytes_ += other.bytes().substr(begin, end - begin);
+    trust_.append(other.trust_, {begin, end});
+  }
+  Text slice(std::size_t begin, std::size_t end) const {
+    Text part;
+    part.append(*this, begin, end);
+    return part;
+  }
 
   // visit(std::string_view run, bool trusted) for each longest run of equal trust, in order.
   template <typename Visit>
   void for_each_run(Visit&& visit) const {
-    std::size_t begin = 0;
-    bool trust = first_trusted_;
-    for (std::size_t flip : flips_) {
-      visit(bytes().substr(begin, flip - begin), trust);
-      begin = flip;
-      trust = !trust;
-    }
-    if (begin < size()) visit(bytes().substr(begin), trust);
+    trust_.for_each([&](const TextRange& run, bool trusted) { visit(run.of(bytes()), trusted); });
   }
 
  private:
-  bool last_trusted() const { return first_trusted_ != (flips_.size() % 2 == 1); }
-
   std::string bytes_;
-  bool first_trusted_ = true;
-  std::vector<std::size_t> flips_;  // byte offsets at which trust changes, ascending, inside (0, size)
+  TrustRuns trust_;
 };
 
 // ---- Python's view of Unicode text: lengths and indices count code points
-
-// The code point at `offset` of valid UTF-8; advances `offset` past it.
-char32_t next_code_point(std::string_view text, std::size_t& offset);
 
 std::size_t byte_offset(std::string_view text, std::size_t code_points);  // text.size() when there are fewer
 

@@ -40,16 +40,12 @@ void find_places(Runtime& runtime, const Text& text, const Text& part, std::size
 // outer end included.
 std::vector<Value> split_words(Runtime& runtime, const Text& text, std::size_t limit, Side side) {
   runtime.charge_product(text.size(), 4);
-  struct Word {
-    std::size_t begin, end;
-  };
-  std::vector<Word> words;
+  std::vector<TextRange> words;
   bool inside = false;
-  for (std::size_t offset = 0; offset < text.size();) {
-    const std::size_t begin = offset;
-    const bool space = is_space(next_code_point(text.bytes(), offset));
-    if (!space && !inside) words.push_back({begin, offset});
-    if (!space) words.back().end = offset;
+  for (const auto& [begin, end, c] : Characters(text.bytes())) {
+    const bool space = is_space(c);
+    if (!space && !inside) words.push_back({begin, end});
+    if (!space) words.back().end = end;
     inside = !space;
   }
   if (words.size() > limit) {
@@ -63,7 +59,7 @@ std::vector<Value> split_words(Runtime& runtime, const Text& text, std::size_t l
     }
   }
   std::vector<Value> parts;
-  for (const Word& word : words) parts.push_back(runtime.make(text.slice(word.begin, word.end)));
+  for (const TextRange& word : words) parts.push_back(runtime.make(text.slice(word.begin, word.end)));
   return parts;
 }
 
@@ -108,22 +104,19 @@ Value partition_method(const Invocation& call) {
 }
 
 Text stripped(Runtime& runtime, const Text& text, const Text* characters, bool left, bool right) {
-  const std::string_view bytes = text.bytes();
   runtime.charge_product(text.memory(), characters == nullptr ? 2 : 2 + characters->size());
-  const auto strips = [&](std::size_t at) {
-    const char32_t c = next_code_point(bytes, at);
+  const auto strips = [&](char32_t c) {
     if (characters == nullptr) return is_space(c);
-    for (std::size_t offset = 0; offset < characters->size();) {
-      if (next_code_point(characters->bytes(), offset) == c) return true;
+    for (const Character& character : Characters(characters->bytes())) {
+      if (character.code_point == c) return true;
     }
     return false;
   };
-  std::size_t begin = 0, end = bytes.size();
-  while (left && begin < end && strips(begin)) next_code_point(bytes, begin);
-  while (right && end > begin && strips(character_begin(bytes, end - 1))) {
-    end = character_begin(bytes, end - 1);
-  }
-  return text.slice(begin, end);
+  std::string_view rest = text.bytes();
+  if (left) rest = strip_left(rest, strips);
+  if (right) rest = strip_right(rest, strips);
+  const std::size_t begin = rest.data() - text.bytes().data();
+  return text.slice(begin, begin + rest.size());
 }
 
 template <bool left, bool right>
@@ -268,13 +261,11 @@ std::vector<Value> split_lines(Runtime& runtime, const Text& text) {
   const std::string_view bytes = text.bytes();
   std::vector<Value> lines;
   std::size_t begin = 0;
-  for (std::size_t offset = 0; offset < bytes.size();) {
-    const std::size_t end = offset;
-    const char32_t c = next_code_point(bytes, offset);
+  for (const auto& [end, next, c] : Characters(bytes)) {
     if (!is_line_break(c)) continue;
-    if (c == U'\r' && offset < bytes.size() && bytes[offset] == '\n') ++offset;
-    lines.push_back(runtime.make(text.slice(begin, end)));
-    begin = offset;
+    const bool is_second_half = c == U'\n' && end > 0 && bytes[end - 1] == '\r';
+    if (!is_second_half) lines.push_back(runtime.make(text.slice(begin, end)));
+    begin = next;
   }
   if (begin < bytes.size()) lines.push_back(runtime.make(text.slice(begin, bytes.size())));
   return lines;
@@ -284,8 +275,7 @@ Value join(Runtime& runtime, const Text& separator, std::span<const Value> items
   Text result;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Text& item = text_of(runtime, items[i]);
-    runtime.charge(separator.memory());
-    runtime.charge(item.memory());
+    runtime.charge(separator.memory() + item.memory());
     if (i > 0) result.append(separator);
     result.append(item);
   }

@@ -70,11 +70,6 @@ Value Runtime::make(Items items) {
   return {keep(Dict{std::move(items), checked_depth(deepest)}, bytes)};
 }
 
-Value Runtime::undefined(std::string message) {
-  const std::size_t bytes = message.size();
-  return {Undefined{keep(std::move(message), bytes)}};
-}
-
 Restore<std::size_t> Runtime::descend() {
   if (depth_ >= limits_.max_depth) {
     fail("expressions, macro calls and blocks are nested deeper than {}", limits_.max_depth);
@@ -117,11 +112,8 @@ std::span<const Value> iterate(Runtime& runtime, const Value& value) {
   }
   std::vector<Value> items;
   if (const Text* text = value.text()) {
-    for (std::size_t end = 0; end < text->size();) {
-      const std::size_t begin = end;
-      next_code_point(text->bytes(), end);
+    for (const auto& [begin, end, c] : Characters(text->bytes()))
       items.push_back(runtime.make(text->slice(begin, end)));
-    }
   } else if (const Dict* dict = value.dict()) {
     for (const auto& [key, unused] : dict->items) items.push_back(key);
   } else {
@@ -255,7 +247,7 @@ std::optional<double> as_number(const Value& value) {
 }
 
 void require_defined(const Value& value) {
-  if (const auto* undefined = value.get<Undefined>()) fail("{}", *undefined->message);
+  if (const auto* undefined = value.get<Undefined>()) fail("{}", undefined->message->bytes());
 }
 
 std::int64_t require_integer(const Value& value) {

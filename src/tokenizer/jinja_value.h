@@ -34,7 +34,7 @@ struct None {
   bool operator==(const None&) const = default;
 };
 struct Undefined {
-  const std::string* message;  // what to say when it is used as if it were defined
+  const Text* message;  // what to say when it is used as if it were defined
 
   bool operator==(const Undefined&) const { return true; }  // as Jinja has it
 };
@@ -151,7 +151,7 @@ class Runtime {
   Value make(Namespace object) { return {keep(std::move(object), kBytesPerStep)}; }
   Value make(Loop loop) { return {keep(loop, sizeof(Loop))}; }
   Value make(Callable callable) { return {keep(callable, sizeof(Callable))}; }
-  Value undefined(std::string message);
+  Value undefined(std::string_view message) { return {Undefined{make(message, true).text()}}; }
 
   // Recursion of the interpreter and of natives that apply natives; lasts as long as what it returns.
   [[nodiscard]] Restore<std::size_t> descend();
@@ -168,7 +168,7 @@ class Runtime {
   std::size_t steps_ = 0;
   std::size_t depth_ = 0;
   std::tuple<std::deque<Text>, std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Loop>,
-             std::deque<Callable>, std::deque<std::string>>
+             std::deque<Callable>>
       kept_;
 };
 

@@ -14,10 +14,6 @@ namespace {
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 
-utf8proc_category_t category_of(char32_t code_point) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-}
-
 int combining_class(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
@@ -27,14 +23,12 @@ int combining_class(utf8proc_int32_t code_point) {
 void append_normalized(std::string& out, std::string_view text, utf8proc_option_t options,
                        std::vector<utf8proc_int32_t>& scratch) {
   scratch.clear();
-  for (std::size_t position = 0; position < text.size();) {
-    const Utf8Step step = read_utf8(text, position);
+  for (const auto& [begin, end, c] : Characters(text)) {
     std::array<utf8proc_int32_t, 32> parts;  // the longest decomposition has 18 code points
-    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(step.code_point), parts.data(),
-                                               parts.size(), options, nullptr);
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(), parts.size(),
+                                               options, nullptr);
     QUIRE_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()));
     scratch.insert(scratch.end(), parts.begin(), parts.begin() + count);
-    position += step.length;
   }
   for (auto mark = scratch.begin(); mark != scratch.end();) {
     mark = std::find_if(mark, scratch.end(), [](auto c) { return combining_class(c) != 0; });
@@ -76,9 +70,8 @@ void append_lowercase(std::string& out, char32_t c) {
 }
 
 void append_unless_mark(std::string& out, char32_t c) {
-  const utf8proc_category_t category = category_of(c);
-  const bool is_mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-                       category == UTF8PROC_CATEGORY_ME;
+  const int category = category_of(c);
+  const bool is_mark = category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
   if (!is_mark) append_utf8(out, c);
 }
 
@@ -99,7 +92,7 @@ void append_as_nmt(std::string& out, char32_t c) {
 
 // BERT's cleaning: without control characters, and with plain spaces alone.
 void append_clean(std::string& out, char32_t c) {
-  const utf8proc_category_t category = category_of(c);
+  const int category = category_of(c);
   const bool is_control = category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
                           category == UTF8PROC_CATEGORY_CO;
   if (c == '\t' || c == '\n' || c == '\r' || (is_whitespace(c) && !is_control)) {
@@ -132,36 +125,19 @@ void add_each(NormalizerSteps& steps, const JsonView&) {
   steps.push_back({[](std::string_view text) {
     std::string out;
     out.reserve(text.size());
-    for (std::size_t position = 0; position < text.size();) {
-      const Utf8Step step = read_utf8(text, position);
-      position += step.length;
-      kAppend(out, step.code_point);
-    }
+    for (const Character& character : Characters(text)) kAppend(out, character.code_point);
     return out;
   }});
 }
 
-std::string strip(bool left, bool right, std::string_view text) {
-  std::size_t begin = text.size(), end = 0;  // of what is not white space
-  for (std::size_t position = 0; position < text.size();) {
-    const Utf8Step step = read_utf8(text, position);
-    const std::size_t next = position + step.length;
-    if (!is_whitespace(step.code_point)) {
-      begin = std::min(begin, position);
-      end = next;
-    }
-    position = next;
-  }
-  if (begin > end) return {};
-  if (!left) begin = 0;
-  if (!right) end = text.size();
-  return std::string(text.substr(begin, end - begin));
-}
-
 void add_strip(NormalizerSteps& steps, const JsonView& config) {
   const bool left = config.at("strip_left").as_bool(), right = config.at("strip_right").as_bool();
-  if (left || right)
-    steps.push_back({[left, right](std::string_view text) { return strip(left, right, text); }});
+  if (!left && !right) return;
+  steps.push_back({[left, right](std::string_view text) {
+    if (left) text = strip_left(text, is_whitespace);
+    if (right) text = strip_right(text, is_whitespace);
+    return std::string(text);
+  }});
 }
 
 void add_prepend(NormalizerSteps& steps, const JsonView& config) {

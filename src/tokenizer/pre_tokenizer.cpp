@@ -30,7 +30,7 @@ void PreTokens::split(Split&& split_piece) {
   std::vector<TextRange> pieces;
   pieces.reserve(std::max(pieces_.size(), text_.size() / 4));
   for (const TextRange& range : pieces_) {
-    split_piece(piece(range), [&](const TextRange& part) {
+    split_piece(range.of(text_), [&](const TextRange& part) {
       if (part.begin < part.end) pieces.push_back({range.begin + part.begin, range.begin + part.end});
     });
   }
@@ -46,7 +46,7 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
   text.reserve(text_.size() + pieces_.size());
   for (TextRange& range : pieces_) {
     const std::size_t begin = text.size();
-    text += rewrite_piece(piece(range));
+    text += rewrite_piece(range.of(text_));
     range = {begin, text.size()};
   }
   buffer_ = std::move(text);
@@ -74,16 +74,8 @@ struct Part {
 
 // Whether a part belongs to the piece of the one before it.
 bool joins_last(Behavior behavior, bool is_match, bool last_is_match) {
-  switch (behavior) {
-    case Behavior::kMergedWithPrevious:
-      return is_match && !last_is_match;
-    case Behavior::kMergedWithNext:
-      return last_is_match && !is_match;
-    case Behavior::kContiguous:
-      return is_match == last_is_match;
-    default:
-      return false;
-  }
+  if (is_match == last_is_match) return behavior == Behavior::kContiguous;
+  return behavior == (is_match ? Behavior::kMergedWithPrevious : Behavior::kMergedWithNext);
 }
 
 // invert: matches and what lies between them change their parts.

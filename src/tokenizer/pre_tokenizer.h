@@ -22,9 +22,6 @@ class PreTokens {
   const std::vector<TextRange>& pieces() const { return pieces_; }
   // The first piece has all that comes first of what is encoded.
   bool has_beginning() const { return has_beginning_; }
-  std::string_view piece(const TextRange& range) const {
-    return text_.substr(range.begin, range.end - range.begin);
-  }
 
   // Replaces each piece by the pieces that split(piece, add) hands to add(TextRange in the piece).
   template <typename Split>

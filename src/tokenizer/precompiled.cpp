@@ -68,17 +68,15 @@ class PrecompiledCharsmap {
     utf8proc_int32_t state = 0;
     char32_t last = 0;
     std::size_t begin = 0;  // of the grapheme
-    for (std::size_t position = 0; position < text.size();) {
-      const Utf8Step step = read_utf8(text, position);
-      const bool ends = position > 0 && utf8proc_grapheme_break_stateful(
-                                            static_cast<utf8proc_int32_t>(last),
-                                            static_cast<utf8proc_int32_t>(step.code_point), &state);
+    for (const auto& [position, end, c] : Characters(text)) {
+      const bool ends =
+          position > 0 && utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last),
+                                                           static_cast<utf8proc_int32_t>(c), &state);
       if (ends) {
         append_grapheme(text.substr(begin, position - begin), out);
         begin = position;
       }
-      last = step.code_point;
-      position += step.length;
+      last = c;
     }
     append_grapheme(text.substr(begin), out);
     return out;
@@ -112,11 +110,10 @@ class PrecompiledCharsmap {
         return check_growth(out.size());
       }
     }
-    for (std::size_t begin = 0; begin < grapheme.size();) {
-      const std::string_view character = grapheme.substr(begin, read_utf8(grapheme, begin).length);
+    for (const auto& [begin, end, c] : Characters(grapheme)) {
+      const std::string_view character = grapheme.substr(begin, end - begin);
       out += replacement_of(character).value_or(character);
       check_growth(out.size());
-      begin += character.size();
     }
   }
 

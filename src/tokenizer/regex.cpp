@@ -18,10 +18,6 @@ constexpr std::size_t kSearchWindow = 4096;
 constexpr std::size_t kCallsPerClock = 16;  // of which each may take kMatchLimit steps
 constexpr std::size_t kMaxPatternBytes = 16 * 1024;
 
-long long now_ns() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
 std::string message_of(int code) {
   PCRE2_UCHAR text[256];
   pcre2_get_error_message(code, text, sizeof text);
@@ -57,15 +53,16 @@ std::shared_ptr<const pcre2_code> compile_or_fail(std::string_view pattern, std:
 
 }  // namespace
 
+bool is_script(std::string_view name) {
+  int error = 0;
+  std::size_t offset = 0;
+  pcre2_code* code = compile(format_text("\\p{{sc:{}}}", name), error, offset);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
 Regex Regex::from_oniguruma(std::string_view pattern, std::string_view where) {
-  const auto is_script = [](const std::string& name) {
-    int error = 0;
-    std::size_t offset = 0;
-    pcre2_code* code = compile("\\p{sc:" + name + "}", error, offset);
-    pcre2_code_free(code);
-    return code != nullptr;
-  };
-  return from_pcre2(oniguruma_to_pcre2(pattern, is_script, where), where);
+  return from_pcre2(oniguruma_to_pcre2(pattern, where), where);
 }
 
 Regex Regex::from_pcre2(std::string_view pattern, std::string_view where) {
@@ -101,9 +98,9 @@ void RegexScanner::start(std::string_view text) {
 
 void RegexScanner::check_time() {
   if (++calls_ % kCallsPerClock != 0) return;
-  const long long now = now_ns();
-  if (deadline_ns_ == 0) deadline_ns_ = now + time_limit_.count();
-  if (now > deadline_ns_)
+  const auto now = std::chrono::steady_clock::now();
+  if (!deadline_) deadline_ = now + time_limit_;
+  if (now > *deadline_)
     fail("a tokenizer pattern took over {} s for one text",
          std::chrono::duration<double>(time_limit_).count());
 }

@@ -2,12 +2,13 @@
 
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "tokenizer/text_piece.h"
 
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
@@ -15,21 +16,14 @@ struct pcre2_real_match_context_8;
 
 namespace quire {
 
-// A part of a text, in bytes.
-struct TextRange {
-  std::size_t begin;
-  std::size_t end;
-
-  bool operator==(const TextRange&) const = default;
-};
-
 // Rewrites a pattern from Oniguruma's Ruby syntax, which tokenizer.json uses, to PCRE2's, where the two
 // differ in meaning: \s \d \w \h \v, \u, scripts as \p{...}, nested classes, {,n}. Error for what has no
 // equal meaning there and what no published tokenizer uses: back references, flags other than i, && in
-// classes. `is_script` tells whether PCRE2 knows a name as that of a script.
-std::string oniguruma_to_pcre2(std::string_view pattern,
-                               const std::function<bool(const std::string&)>& is_script,
-                               std::string_view where);
+// classes.
+std::string oniguruma_to_pcre2(std::string_view pattern, std::string_view where);
+
+// Whether PCRE2 knows a name as that of a script.
+bool is_script(std::string_view name);
 
 // A compiled pattern. Immutable, cheap to copy, usable from any thread.
 class Regex {
@@ -74,7 +68,7 @@ class RegexScanner {
   std::size_t position_ = 0;
   std::optional<std::size_t> last_end_;
   std::size_t calls_ = 0;
-  long long deadline_ns_ = 0;  // on the steady clock; 0 until calls_ is worth a look at it
+  std::optional<std::chrono::steady_clock::time_point> deadline_;  // unset until calls_ is worth a look
 };
 
 }  // namespace quire

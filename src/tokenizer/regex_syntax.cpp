@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 
 #include "base/error.h"
 #include "tokenizer/regex.h"
@@ -9,27 +8,18 @@
 namespace quire {
 namespace {
 
-// The members of a class escape, as they stand inside PCRE2 brackets.
-std::optional<std::string_view> members_of(char escape) {
-  switch (escape) {
-    case 's':
-      return "\\p{White_Space}";
-    case 'd':
-      return "\\p{Nd}";
-    case 'w':  // with all numerals of Latin-1
-      return "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
-    case 'h':
-      return "0-9a-fA-F";
-    default:
-      return std::nullopt;
-  }
-}
+// The class escapes, and their members as they stand inside PCRE2 brackets.
+constexpr std::pair<char, std::string_view> kClassEscapes[] = {
+    {'s', "\\p{White_Space}"},
+    {'d', "\\p{Nd}"},
+    {'w',
+     "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"},  // all numerals of Latin-1
+    {'h', "0-9a-fA-F"}};
 
 class Translator {
  public:
-  Translator(std::string_view pattern, const std::function<bool(const std::string&)>& is_script,
-             std::string_view where)
-      : rest_(pattern), pattern_(pattern), is_script_(is_script), where_(where) {}
+  Translator(std::string_view pattern, std::string_view where)
+      : rest_(pattern), pattern_(pattern), where_(where) {}
 
   std::string run() {
     while (!rest_.empty()) {
@@ -70,7 +60,9 @@ class Translator {
     const char c = rest_[1];
     const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (!std::isalnum(static_cast<unsigned char>(c))) return take(2);
-    if (const auto members = members_of(lower)) return class_escape(c != lower, *members);
+    for (const auto& [escape, members] : kClassEscapes) {
+      if (escape == lower) return class_escape(c != lower, members);
+    }
     if (lower == 'p') return property();
     if (c == 'u') return code_point();
     if (c == 'v') return replace(2, "\\x0b");
@@ -98,7 +90,7 @@ class Translator {
     name.erase(0, negation.size());
     const bool plain = std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!plain) refuse(format_text("\\p{{{}}}", name));
-    const bool script = name.size() > 2 && is_script_(name);
+    const bool script = name.size() > 2 && is_script(name);
     replace(close + 1, format_text("\\{}{{{}{}{}}}", rest_[1], negation, script ? "sc:" : "", name));
   }
 
@@ -154,7 +146,6 @@ class Translator {
 
   std::string_view rest_;
   std::string_view pattern_;
-  const std::function<bool(const std::string&)>& is_script_;
   std::string_view where_;
   std::string out_;
   int class_depth_ = 0;
@@ -162,10 +153,8 @@ class Translator {
 
 }  // namespace
 
-std::string oniguruma_to_pcre2(std::string_view pattern,
-                               const std::function<bool(const std::string&)>& is_script,
-                               std::string_view where) {
-  return Translator(pattern, is_script, where).run();
+std::string oniguruma_to_pcre2(std::string_view pattern, std::string_view where) {
+  return Translator(pattern, where).run();
 }
 
 }  // namespace quire

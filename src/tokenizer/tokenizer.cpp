@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "tokenizer/text_piece.h"
 #include "tokenizer/text_steps.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/unicode.h"
@@ -59,10 +58,6 @@ constexpr StepKind<PostProcessor> kPostProcessors[] = {
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 
-std::string_view part_of(std::string_view text, const TextRange& range) {
-  return text.substr(range.begin, range.end - range.begin);
-}
-
 // The "model" of a file, which its tables are moved out of. No text becomes one of the special tokens.
 // `byte_level` as for make_bpe.
 std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
@@ -98,11 +93,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {
-  return from_parts(parse_tokenizer_file(text, where), where);
-}
-
-Tokenizer Tokenizer::from_parts(TokenizerFile file, std::string_view where) {
-  return Tokenizer(std::move(file), where);
+  return Tokenizer(parse_tokenizer_file(text, where), where);
 }
 
 Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
@@ -178,28 +169,22 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& t
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3);
   if (add_special_tokens) ids = post_processor_.prefix;
-  const std::unique_ptr<PieceEncoder> encoder = model_->encoder(text.size());
+  const PieceEncoder encode_piece = model_->encoder(text.size());
   PreTokens pre_tokens;
   std::string buffer;
-  for (const Segment& segment : in_text_.split(text, trust)) {
-    if (segment.token) {
-      ids.push_back(*segment.token);
-      continue;
-    }
-    const std::string_view plain = part_of(text, segment.range);
+  in_text_.encode(text, trust, ids, [&](const TextRange& range) {
+    const std::string_view plain = range.of(text);
     const std::string_view normalized = normalizer_.apply(plain, buffer);
-    const TrustRuns still_trusted = trust_after_normalizing(plain, normalized, trust.slice(segment.range));
-    for (const Segment& part : in_normalized_text_.split(normalized, still_trusted)) {
-      if (part.token) {
-        ids.push_back(*part.token);
-        continue;
-      }
-      const bool is_beginning = segment.range.begin == 0 && part.range.begin == 0;
-      pre_tokens.start(part_of(normalized, part.range), is_beginning);
+    TrustRuns plain_trust;
+    plain_trust.append(trust, range);
+    const TrustRuns still_trusted = trust_after_normalizing(plain, normalized, plain_trust);
+    in_normalized_text_.encode(normalized, still_trusted, ids, [&](const TextRange& part) {
+      const bool is_beginning = range.begin == 0 && part.begin == 0;
+      pre_tokens.start(part.of(normalized), is_beginning);
       pre_tokenizer_.run(pre_tokens);
-      for (const TextRange& range : pre_tokens.pieces()) encoder->encode(pre_tokens.piece(range), ids);
-    }
-  }
+      for (const TextRange& piece : pre_tokens.pieces()) encode_piece(piece.of(pre_tokens.text()), ids);
+    });
+  });
   if (add_special_tokens) ids.insert(ids.end(), post_processor_.suffix.begin(), post_processor_.suffix.end());
   return ids;
 }
@@ -208,20 +193,18 @@ TrustRuns Tokenizer::trust_after_normalizing(std::string_view text, std::string_
                                              const TrustRuns& trust) const {
   TrustRuns after;
   if (in_normalized_text_.empty() || normalized == text) return trust;
-  if (trust.runs().size() == 1) {
-    after.append(normalized.size(), trust.runs().front().trusted);
+  if (trust.num_borders() == 0) {
+    after.append(normalized.size(), trust.covers({0, text.size()}));
     return after;
   }
   // Runs that normalise to the same text alone as together keep their trust. Where a normaliser works across
   // their borders nothing is trusted: a lost control token is the lesser harm.
   std::string joined, buffer;
-  std::size_t begin = 0;
-  for (const TrustRuns::Run& run : trust.runs()) {
-    const std::string_view part = normalizer_.apply(part_of(text, {begin, run.end}), buffer);
+  trust.for_each([&](const TextRange& run, bool trusted) {
+    const std::string_view part = normalizer_.apply(run.of(text), buffer);
     joined += part;
-    after.append(part.size(), run.trusted);
-    begin = run.end;
-  }
+    after.append(part.size(), trusted);
+  });
   return joined == normalized ? after : TrustRuns();
 }
 

@@ -13,6 +13,7 @@
 #include "tokenizer/json_view.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/text_piece.h"
 #include "tokenizer/token_decoder.h"
 #include "tokenizer/token_id.h"
 #include "tokenizer/tokenizer_model.h"
@@ -27,7 +28,6 @@ struct PostProcessor {
   std::vector<TokenId> prefix, suffix;
 };
 
-struct TextPiece;
 struct TokenizerFile;
 
 // A tokenizer.json with a BPE or Unigram model, with the results of Hugging Face's tokenizers library; what
@@ -37,8 +37,7 @@ class Tokenizer {
  public:
   static Tokenizer from_file(const std::filesystem::path& path);
   static Tokenizer from_json(std::string_view text, std::string_view where);
-  // Of a file whose tables are read already.
-  static Tokenizer from_parts(TokenizerFile file, std::string_view where);
+  Tokenizer(TokenizerFile file, std::string_view where);
   // Matchers point to the added tokens, which a move leaves in their place.
   Tokenizer(Tokenizer&&) = default;
   Tokenizer& operator=(Tokenizer&&) = default;
@@ -67,7 +66,6 @@ class Tokenizer {
  private:
   friend class IncrementalDetokenizer;
 
-  Tokenizer(TokenizerFile file, std::string_view where);
   void index_added_tokens(std::string_view where);
   // `text` is valid UTF-8.
   std::vector<TokenId> encode(std::string_view text, const TrustRuns& trust, bool add_special_tokens) const;

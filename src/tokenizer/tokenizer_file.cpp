@@ -27,104 +27,88 @@ class Handler : public JsonBuilder<Json> {
   }
   bool number_unsigned(std::uint64_t number) {
     if (take_score(static_cast<double>(number))) return true;
-    if (state_ != State::kVocab) return in_value() && JsonBuilder::number_unsigned(number);
+    if (table_ != Table::kVocab) return in_value() && JsonBuilder::number_unsigned(number);
     if (number > static_cast<std::uint64_t>(kMaxTokenId)) refuse();
     file_.vocab.emplace_back(std::move(token_), static_cast<TokenId>(number));
     return true;
   }
   bool string(std::string& text) {
-    if (state_ == State::kPiece) {
-      if (has_text_) refuse();
-      has_text_ = true;
-      file_.vocab.emplace_back(std::move(text), static_cast<TokenId>(file_.vocab.size()));
-      return true;
-    }
-    if (state_ == State::kMergePair) {
-      pair_.push_back(std::move(text));
-      return true;
-    }
-    if (state_ != State::kMerges) return in_value() && JsonBuilder::string(text);
-    add_merge_line(text);
+    if (!in_row_ && table_ != Table::kMerges) return in_value() && JsonBuilder::string(text);
+    in_row_ ? row_.push_back(std::move(text)) : add_merge_line(text);
     return true;
   }
 
   bool start_object(std::size_t size) {
-    if (state_ == State::kValue && is_at("model", "vocab")) return begin_table(State::kVocab);
+    if (table_ == Table::kNone && is_at("model", "vocab")) return begin_table(Table::kVocab);
     return in_value() && JsonBuilder::start_object(size);
   }
   bool key(std::string& name) {
-    if (state_ != State::kVocab) return JsonBuilder::key(name);
+    if (table_ != Table::kVocab) return JsonBuilder::key(name);
     token_ = std::move(name);
     return true;
   }
   bool end_object() {
-    if (state_ == State::kVocab) return end_table();
+    if (table_ == Table::kVocab) return end_table();
     return JsonBuilder::end_object();
   }
   bool start_array(std::size_t size) {
-    if (state_ == State::kValue && is_at("model", "merges")) {
+    if (table_ == Table::kNone) {
+      if (is_at("model", "vocab")) return begin_table(Table::kPieces);
+      if (!is_at("model", "merges")) return JsonBuilder::start_array(size);
       file_.has_merges = true;
-      return begin_table(State::kMerges);
+      return begin_table(Table::kMerges);
     }
-    if (state_ == State::kMerges) {
-      state_ = State::kMergePair;
-      pair_.clear();
-      return true;
-    }
-    if (state_ == State::kValue && is_at("model", "vocab")) return begin_table(State::kPieces);
-    if (state_ == State::kPieces) {
-      if (file_.vocab.size() > static_cast<std::size_t>(kMaxTokenId)) refuse();
-      has_text_ = false;
-      state_ = State::kPiece;
-      return true;
-    }
-    return in_value() && JsonBuilder::start_array(size);
+    const bool full = table_ == Table::kPieces && file_.vocab.size() > static_cast<std::size_t>(kMaxTokenId);
+    if (table_ == Table::kVocab || in_row_ || full) refuse();
+    in_row_ = true;
+    row_.clear();
+    return true;
   }
   bool end_array() {
-    if (state_ == State::kPiece) {
-      if (!has_text_ || file_.scores.size() != file_.vocab.size()) refuse();
-      state_ = State::kPieces;
-      return true;
+    if (table_ == Table::kNone) return JsonBuilder::end_array();
+    if (!std::exchange(in_row_, false)) return end_table();
+    if (table_ == Table::kPieces) {
+      if (row_.size() != 1 || file_.scores.size() != file_.vocab.size() + 1) refuse();
+      file_.vocab.emplace_back(std::move(row_[0]), static_cast<TokenId>(file_.vocab.size()));
+    } else {
+      if (row_.size() != 2) refuse();
+      file_.merges.emplace_back(std::move(row_[0]), std::move(row_[1]));
     }
-    if (state_ == State::kPieces || state_ == State::kMerges) return end_table();
-    if (state_ != State::kMergePair) return JsonBuilder::end_array();
-    if (pair_.size() != 2) refuse();
-    file_.merges.emplace_back(std::move(pair_[0]), std::move(pair_[1]));
-    state_ = State::kMerges;
     return true;
   }
 
  private:
-  enum class State { kValue, kVocab, kPieces, kPiece, kMerges, kMergePair };
+  // Of "vocab" an object or a list, and "merges".
+  enum class Table { kNone, kVocab, kPieces, kMerges };
 
   // What stands in a table is none of its members.
   [[noreturn]] void refuse() const {
-    if (state_ == State::kVocab)
+    if (table_ == Table::kVocab)
       fail("{}: model.vocab: the id of {} must be a whole number from 0 to {}", where(), in_quotes(token_),
            kMaxTokenId);
-    if (state_ == State::kPieces || state_ == State::kPiece)
+    if (table_ == Table::kPieces)
       fail("{}: model.vocab: the list must hold a text and its score for each of up to {} tokens", where(),
            kMaxTokenId + 1);
     fail("{}: model.merges[{}]: must be two tokens, as a list or as a string with one space", where(),
          file_.merges.size());
   }
 
-  bool begin_table(State table) {
-    state_ = table;
+  bool begin_table(Table table) {
+    table_ = table;
     return JsonBuilder::null();
   }
   bool end_table() {
-    state_ = State::kValue;
+    table_ = Table::kNone;
     return true;
   }
   bool in_value() const {
-    if (state_ != State::kValue) refuse();
+    if (table_ != Table::kNone) refuse();
     return true;
   }
-  // Takes a number within a piece.
+  // Takes a number within a piece, behind its text.
   bool take_score(double number) {
-    if (state_ != State::kPiece) return false;
-    if (!has_text_ || file_.scores.size() == file_.vocab.size()) refuse();
+    if (table_ != Table::kPieces || !in_row_) return false;
+    if (row_.size() != 1 || file_.scores.size() != file_.vocab.size()) refuse();
     file_.scores.push_back(number);
     return true;
   }
@@ -137,10 +121,10 @@ class Handler : public JsonBuilder<Json> {
   }
 
   TokenizerFile& file_;
-  State state_ = State::kValue;
-  std::string token_;      // the last one read of the vocabulary
-  bool has_text_ = false;  // of the piece being read
-  std::vector<std::string> pair_;
+  Table table_ = Table::kNone;    // that is being read
+  std::string token_;             // the last one read of the vocabulary
+  bool in_row_ = false;           // of pieces or merges
+  std::vector<std::string> row_;  // its texts
 };
 
 }  // namespace

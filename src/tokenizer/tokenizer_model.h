@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -14,14 +15,8 @@
 
 namespace quire {
 
-// Encodes the pieces of one call. For one thread.
-class PieceEncoder {
- public:
-  virtual ~PieceEncoder() = default;
-
-  // Appends the tokens of a piece of under 2^31 bytes.
-  virtual void encode(std::string_view piece, std::vector<TokenId>& out) = 0;
-};
+// Encodes the pieces of one call: appends the tokens of a piece of under 2^31 bytes. For one thread.
+using PieceEncoder = std::function<void(std::string_view piece, std::vector<TokenId>& out)>;
 
 // What makes tokens of the pieces that a pre-tokenizer cuts. Immutable, usable from any thread.
 class TokenizerModel {
@@ -40,7 +35,7 @@ class TokenizerModel {
   // Pieces are raw bytes, not the characters that a byte-level pre-tokenizer writes for them.
   virtual bool takes_bytes() const { return false; }
   // For a text of about so many bytes.
-  virtual std::unique_ptr<PieceEncoder> encoder(std::size_t text_bytes) const = 0;
+  virtual PieceEncoder encoder(std::size_t text_bytes) const = 0;
 
  protected:
   TokenizerModel(Vocabulary vocabulary, std::unordered_set<TokenId> reserved)

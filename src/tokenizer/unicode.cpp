@@ -57,6 +57,12 @@ void append_utf8(std::string& out, char32_t code_point) {
   out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
 }
 
+Character character_at(std::string_view text, std::size_t begin) {
+  if (begin == text.size()) return {begin, begin, 0};
+  const Utf8Step step = read_utf8(text, begin);
+  return {begin, begin + step.length, step.code_point};
+}
+
 std::size_t character_begin(std::string_view text, std::size_t position) {
   while (is_continuation(text[position])) --position;
   return position;
@@ -105,6 +111,8 @@ std::string take_complete_utf8(std::string& bytes) {
   return out;
 }
 
+int category_of(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+
 bool is_whitespace(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -112,7 +120,7 @@ bool is_whitespace(char32_t c) {
 }
 
 bool is_word_character(char32_t c) {
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const int category = category_of(c);
   // Letters, marks, decimal and letter numbers; other numbers come next.
   if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) return true;
   // The letters in circles and squares are Alphabetic; U+200C and U+200D are Join_Control.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -41,11 +42,53 @@ std::string to_valid_utf8(std::string_view text);
 // beginning of a character (at most 3 bytes).
 std::string take_complete_utf8(std::string& bytes);
 
+// A character in its text. A subpart of damaged text counts as U+FFFD.
+struct Character {
+  std::size_t begin, end;
+  char32_t code_point;
+};
+Character character_at(std::string_view text, std::size_t begin);  // at the end of the text an empty one, 0
+
+// The characters of a text, in order: a range that is its own iterator.
+class Characters {
+ public:
+  explicit Characters(std::string_view text) : text_(text), character_(character_at(text, 0)) {}
+
+  Characters begin() const { return *this; }
+  std::default_sentinel_t end() const { return {}; }
+  const Character& operator*() const { return character_; }
+  void operator++() { character_ = character_at(text_, character_.end); }
+  bool operator==(std::default_sentinel_t) const { return character_.begin == text_.size(); }
+
+ private:
+  std::string_view text_;
+  Character character_;
+};
+
+// What is left of valid UTF-8 without the characters at an end that strips(char32_t code_point) is true of.
+template <typename Strips>
+std::string_view strip_left(std::string_view text, const Strips& strips) {
+  for (const auto& [begin, end, c] : Characters(text)) {
+    if (!strips(c)) return text.substr(begin);
+  }
+  return text.substr(text.size());
+}
+template <typename Strips>
+std::string_view strip_right(std::string_view text, const Strips& strips) {
+  while (!text.empty()) {
+    const Character last = character_at(text, character_begin(text, text.size() - 1));
+    if (!strips(last.code_point)) break;
+    text = text.substr(0, last.begin);
+  }
+  return text;
+}
+
 // Whether that is one character, of valid UTF-8.
 inline bool is_character(std::string_view text) {
   return !text.empty() && read_utf8(text, 0).length == text.size();
 }
 
+int category_of(char32_t code_point);         // as utf8proc_category_t
 bool is_whitespace(char32_t code_point);      // the property White_Space
 bool is_word_character(char32_t code_point);  // what \w matches: UTS 18, annex C
 

@@ -26,12 +26,11 @@ class Unigram final : public TokenizerModel {
     if (config.flag("byte_fallback", false)) bytes_.emplace(vocabulary(), ByteTokens::Spelling::kHexadecimal);
   }
 
-  std::unique_ptr<PieceEncoder> encoder(std::size_t) const override;
+  PieceEncoder encoder(std::size_t) const override;
 
-  const ByteTrie& trie() const { return trie_; }
-  double score(TokenId token) const { return scores_[token]; }
-  double unknown_score() const { return unknown_score_; }
-  bool is_unknown(TokenId token) const { return token == unknown_; }
+ private:
+  friend class UnigramEncoder;
+
   TokenId unknown_token() const {
     if (!unknown_) fail("{}: the text has a character without a token, and there is no unk_id", where_);
     return *unknown_;
@@ -45,7 +44,6 @@ class Unigram final : public TokenizerModel {
     }
   }
 
- private:
   ByteTrie make_trie() const {
     std::vector<ByteTrie::Entry> entries;
     for (TokenId id = 0; id < vocabulary().size(); ++id) {
@@ -63,16 +61,16 @@ class Unigram final : public TokenizerModel {
   std::string where_;
 };
 
-class UnigramEncoder final : public PieceEncoder {
+class UnigramEncoder {
  public:
   explicit UnigramEncoder(const Unigram& model) : model_(model) {}
 
-  void encode(std::string_view piece, std::vector<TokenId>& out) override {
+  void operator()(std::string_view piece, std::vector<TokenId>& out) {
     find_paths(piece);
     spans_.clear();
     for (std::size_t end = piece.size(); end > 0;) {
       const Path& path = paths_[end];
-      const bool fuse = model_.is_unknown(path.token) && !spans_.empty() && spans_.back().token == path.token;
+      const bool fuse = path.token == model_.unknown_ && !spans_.empty() && spans_.back().token == path.token;
       if (fuse) {
         spans_.back().begin = path.begin;
       } else {
@@ -81,7 +79,7 @@ class UnigramEncoder final : public PieceEncoder {
       end = path.begin;
     }
     for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
-      if (model_.is_unknown(span->token)) {
+      if (span->token == model_.unknown_) {
         model_.append_unknown(piece.substr(span->begin, span->end - span->begin), out);
       } else {
         out.push_back(span->token);
@@ -106,11 +104,11 @@ class UnigramEncoder final : public PieceEncoder {
     for (std::size_t begin = 0; begin < piece.size();) {
       const std::size_t character = read_utf8(piece, begin).length;
       bool has_token = false;
-      model_.trie().find_prefixes(piece.substr(begin), [&](std::size_t length, TokenId token) {
-        extend(begin, begin + length, token, model_.score(token));
+      model_.trie_.find_prefixes(piece.substr(begin), [&](std::size_t length, TokenId token) {
+        extend(begin, begin + length, token, model_.scores_[token]);
         has_token |= length == character;
       });
-      if (!has_token) extend(begin, begin + character, model_.unknown_token(), model_.unknown_score());
+      if (!has_token) extend(begin, begin + character, model_.unknown_token(), model_.unknown_score_);
       begin += character;
     }
   }
@@ -128,9 +126,7 @@ class UnigramEncoder final : public PieceEncoder {
   std::vector<Span> spans_;
 };
 
-std::unique_ptr<PieceEncoder> Unigram::encoder(std::size_t) const {
-  return std::make_unique<UnigramEncoder>(*this);
-}
+PieceEncoder Unigram::encoder(std::size_t) const { return UnigramEncoder(*this); }
 
 }  // namespace
 

@@ -195,7 +195,7 @@ TEST_F(LoadChatTemplateTest, ToolsChooseTheTemplateNamedForThem) {
 TEST_F(LoadChatTemplateTest, AGivenTemplateGetsTheFoldersTokens) {
   write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "{% broken"})");
   const ChatTemplate given = read_chat_template(R"({{ bos_token }}\n{{ "\\\"" }}\z)");
-  const auto loaded = load_chat_template(folder_, {}, &given);
+  const auto loaded = load_chat_template(folder_, &given);
   EXPECT_EQ(join_pieces(loaded->render(OrderedJson::object(), {fixed_time()})), "<s>\n\"\\z");
   const ChatTemplate begun = read_chat_template(R"(\n{{ 1 }})");
   EXPECT_EQ(join_pieces(begun.render(OrderedJson::object(), {fixed_time()})), "\n1");

@@ -19,7 +19,7 @@ Pieces cut(const Json& config, std::string_view text, bool is_beginning = true) 
   tokens.start(text, is_beginning);
   pre_tokenizer.run(tokens);
   Pieces pieces;
-  for (const TextRange& range : tokens.pieces()) pieces.emplace_back(tokens.piece(range));
+  for (const TextRange& range : tokens.pieces()) pieces.emplace_back(range.of(tokens.text()));
   return pieces;
 }
 
