@@ -93,7 +93,7 @@ const Automaton::Table* Automaton::table(ExprId state, bool make) {
   expressions_.memory().take(sizeof(Table));
   Table& made = tables_.emplace_back();
   made.fill(kNothing);
-  for (const Edge& edge : edges) edge.bytes.for_each([&](unsigned byte) { made[byte] = edge.next; });
+  for (const Edge& edge : edges) for_each_byte(edge.bytes, [&](unsigned byte) { made[byte] = edge.next; });
   return table_of_[state] = &made;
 }
 
@@ -161,11 +161,11 @@ bool Automaton::takes_plain_text(ExprId state) {
     for (const Edge& from : expressions_.copied_edges(plain)) {
       ByteSet missing = from.bytes;
       for (const Edge& to : of_other) {
-        if ((from.bytes & to.bytes).empty()) continue;
+        if ((from.bytes & to.bytes).none()) continue;
         missing = missing & ~to.bytes;
         if (pairs.emplace(from.next, to.next).second) open.emplace_back(from.next, to.next);
       }
-      if (!missing.empty() || pairs.size() > kMaxPlainPairs) {
+      if (missing.any() || pairs.size() > kMaxPlainPairs) {
         not_plain_.insert(state);
         return false;
       }

@@ -36,7 +36,7 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
     for (const Edge& edge : list) {
       ++edge_number;
       step();
-      edge.bytes.for_each([&](unsigned byte) {
+      for_each_byte(edge.bytes, [&](unsigned byte) {
         const std::uint32_t old = class_of[byte];
         if (classes[old].last_edge != edge_number) {
           classes[old].last_edge = edge_number;
@@ -48,10 +48,10 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
     }
   }
   std::vector<ByteSet> sets(classes.size());
-  for (unsigned byte = 0; byte < 256; ++byte) sets[class_of[byte]].add(byte);
+  for (unsigned byte = 0; byte < 256; ++byte) sets[class_of[byte]].set(byte);
   std::vector<Edge> result;
   for (std::uint32_t id = 1; id < sets.size(); ++id) {
-    if (sets[id].empty()) continue;
+    if (sets[id].none()) continue;
     std::vector<ExprId> targets;
     for (std::uint32_t at = id; at != 0; at = classes[at].whole) targets.push_back(classes[at].next);
     if (kind == ExprKind::kAllOf && targets.size() < lists.size()) continue;
@@ -86,14 +86,14 @@ std::vector<Edge> Expressions::edges_of_parts(ExprId id) {
     lists.push_back(raw ? raw_edges(part) : copied_edges(part));
   }
   if (kind != ExprKind::kNot) return merge(lists, kind);
-  ByteSet others = ByteSet::all();
+  ByteSet others = all_bytes();
   std::vector<Edge> result;
   for (const Edge& edge : lists.front()) {
     others = others & ~edge.bytes;
     const ExprId next = complement(edge.next);
     if (next != kNothing) result.push_back({edge.bytes, next});
   }
-  if (!others.empty()) result.push_back({others, kAnything});
+  if (others.any()) result.push_back({others, kAnything});
   return result;
 }
 
@@ -111,15 +111,15 @@ std::vector<Edge> Expressions::edges_of_multiple(const Expr& expr) {
   };
   std::vector<Edge> result;
   if (in_fraction && left == 0) {
-    if (expr.nullable) result.push_back({ByteSet::of("0"), state(expr.b, expr.c)});
+    if (expr.nullable) result.push_back({bytes_of("0"), state(expr.b, expr.c)});
     return result;
   }
   std::unordered_map<ExprId, ByteSet> by_next;
   for (unsigned digit = 0; digit < 10; ++digit)
-    by_next[state((expr.b * std::uint64_t{10} + digit) % expr.a, in_fraction ? expr.c - 2 : expr.c)].add(
+    by_next[state((expr.b * std::uint64_t{10} + digit) % expr.a, in_fraction ? expr.c - 2 : expr.c)].set(
         '0' + digit);
   for (const auto& [next, bytes] : by_next) result.push_back({bytes, next});
-  if (!in_fraction) result.push_back({ByteSet::of("."), state(expr.b, expr.c | kInFraction)});
+  if (!in_fraction) result.push_back({bytes_of("."), state(expr.b, expr.c | kInFraction)});
   return result;
 }
 
@@ -262,7 +262,7 @@ Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsign
 
 ExprId Expressions::derivative(ExprId id, unsigned byte) {
   for (const Edge& edge : edges(id))
-    if (edge.bytes.has(byte)) return edge.next;
+    if (edge.bytes[byte]) return edge.next;
   return kNothing;
 }
 

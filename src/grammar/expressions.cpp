@@ -183,7 +183,7 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
     hash.add(exprs_[child].hash2);
   };
   if (set != nullptr) {
-    for (const std::uint64_t word : set->words()) hash.add(word);
+    for (const std::uint64_t word : words_of(*set)) hash.add(word);
   } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
     std::uint64_t sum = 0, sum2 = 0;  // whatever order their numbers have here
     for (const ExprId child : children) {
@@ -244,14 +244,14 @@ bool Expressions::dead(ExprId id) {
 }
 
 ExprId Expressions::bytes(const ByteSet& set) {
-  if (set.empty()) return kNothing;
+  if (set.none()) return kNothing;
   return intern({.kind = ExprKind::kBytes}, {}, &set);
 }
 
 ExprId Expressions::literal(std::string_view text) {
   ExprId result = kEmpty;
   for (std::size_t i = text.size(); i > 0; --i)
-    result = concat(bytes(ByteSet::of(text.substr(i - 1, 1))), result);
+    result = concat(bytes(bytes_of(text.substr(i - 1, 1))), result);
   return result;
 }
 
@@ -292,7 +292,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
       flat.push_back(part);
     }
   }
-  if (!set.empty()) flat.push_back(bytes(set));
+  if (set.any()) flat.push_back(bytes(set));
   std::ranges::sort(flat);
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   // One beginning with several continuations is looked at once, so that what is ambiguous does not multiply.

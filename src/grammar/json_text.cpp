@@ -66,7 +66,7 @@ JsonText::JsonText(Expressions& expressions, const Source& source) : ex_(express
 }
 
 ExprId JsonText::quoted(ExprId body) const {
-  const ExprId quote = ex_.bytes(ByteSet::of("\""));
+  const ExprId quote = ex_.bytes(bytes_of("\""));
   return ex_.lexeme(ex_.concat({quote, body, quote}));
 }
 
@@ -80,7 +80,7 @@ ExprId JsonText::canonical_character(const CharacterSet& set) const {
     if (!set.has(control) || kShort.find(static_cast<char>(control)) != std::string_view::npos) continue;
     const char lower = "0123456789abcdef"[control % 16], upper = "0123456789ABCDEF"[control % 16];
     parts.push_back(ex_.concat(ex_.literal(control < 16 ? "\\u000" : "\\u001"),
-                               ex_.bytes(ByteSet::of(std::string{lower, upper}))));
+                               ex_.bytes(bytes_of(std::string{lower, upper}))));
   }
   return ex_.any_of(std::move(parts));
 }

@@ -196,7 +196,7 @@ class TagCompiler {
   // or the token of that name.
   std::vector<ExprId> up_to(ExprId text, const std::vector<std::string>& wanted,
                             const std::vector<std::string>& marks) {
-    const ExprId before = without(marks), byte = ex_.bytes(ByteSet::all());
+    const ExprId before = without(marks), byte = ex_.bytes(all_bytes());
     const ExprId no_more =
         ex_.complement(ex_.concat({kAnything, ex_.literals({marks.begin(), marks.end()}), byte, kAnything}));
     std::vector<ExprId> result;
