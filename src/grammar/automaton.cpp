@@ -17,7 +17,7 @@ constexpr std::size_t kBytesOfEntry = 64;    // of an entry of masks_ or plain_p
 
 ExprId plain_text(Expressions& expressions) {
   const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
-  return expressions.repeat(utf8_character(expressions, special.complement()), 0, kNoLimit);
+  return expressions.repeat(utf8_character(expressions, special.complement()));
 }
 
 }  // namespace

@@ -136,7 +136,9 @@ class Expressions {
   ExprId any_of(std::vector<ExprId> parts);
   ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
   ExprId complement(ExprId a);               // for all_of; of a regular expression
-  ExprId repeat(ExprId a, std::uint32_t min, std::uint32_t max);
+  ExprId repeat(ExprId a, std::uint32_t min = 0, std::uint32_t max = kNoLimit);
+  // At least one item, with separators between them.
+  ExprId separated(ExprId item, ExprId separator) { return concat(item, repeat(concat(separator, item))); }
   // Of a repetition: what is left after one.
   ExprId one_less(const Expr& of) {
     return repeat(of.a, of.b - (of.b > 0), of.c == kNoLimit ? kNoLimit : of.c - 1);

@@ -180,8 +180,8 @@ ExprId SchemaCompiler::array(const Place& place) {
       fail_at(schema, "contains", "is supported alone, and for one item");
     Schemas one = rest;
     one.push_back(child(schema, "contains"));
-    const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()), 0, kNoLimit);
-    const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others), 0, kNoLimit);
+    const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()));
+    const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others));
     return json_.list("[]", ex_.concat({before, compile(one), after}), false);
   }
   return list(first, others, min, max);

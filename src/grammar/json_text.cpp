@@ -62,11 +62,11 @@ JsonText::JsonText(Expressions& expressions, const Source& source) : ex_(express
                   utf8_regex(ex_,
                              "\\\\([\"\\\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
                              "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))")});
-  canonical_ = ex_.repeat(canonical_character(CharacterSet::all()), 0, kNoLimit);
+  canonical_ = ex_.repeat(canonical_character(CharacterSet::all()));
 }
 
 ExprId JsonText::quoted(ExprId body) const {
-  const ExprId quote = ex_.bytes(bytes_of("\""));
+  const ExprId quote = ex_.literal("\"");
   return ex_.lexeme(ex_.concat({quote, body, quote}));
 }
 
@@ -107,14 +107,10 @@ ExprId JsonText::any_value() {
 
 ExprId JsonText::any_object() {
   const ExprId member = ex_.concat({any_string(), colon_, any_value()});
-  const ExprId members = ex_.concat(member, ex_.repeat(ex_.concat(comma_, member), 0, kNoLimit));
-  return list("{}", members, true);
+  return list("{}", ex_.separated(member, comma_), true);
 }
 
-ExprId JsonText::any_array() {
-  const ExprId more = ex_.repeat(ex_.concat(comma_, any_value()), 0, kNoLimit);
-  return list("[]", ex_.concat(any_value(), more), true);
-}
+ExprId JsonText::any_array() { return list("[]", ex_.separated(any_value(), comma_), true); }
 
 ExprId JsonText::literal(const OrderedJson& value) const {
   if (!value.is_structured()) return ex_.literal(value.dump());

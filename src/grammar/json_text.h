@@ -43,7 +43,7 @@ class JsonText {
 
   // With quotation marks.
   ExprId quoted(ExprId body) const;
-  ExprId any_string() const { return quoted(ex_.repeat(character_, 0, kNoLimit)); }
+  ExprId any_string() const { return quoted(ex_.repeat(character_)); }
   ExprId character() const { return character_; }
   ExprId canonical_character(const CharacterSet& set) const;
   ExprId canonical_text() const { return canonical_; }  // between the quotation marks

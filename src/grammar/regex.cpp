@@ -56,7 +56,7 @@ class RegexParser {
     if (!at_end()) fail_here("')' closes no group");
     // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
     // else matters there shows at once, with bytes.
-    const ExprId before = search ? ex_->repeat(character(CharacterSet::all()), 0, kNoLimit) : kEmpty,
+    const ExprId before = search ? ex_->repeat(character(CharacterSet::all())) : kEmpty,
                  behind = search ? kAnything : kEmpty;
     std::vector<ExprId> all;
     for (std::size_t i = 0; i < texts.size(); ++i)

@@ -338,7 +338,7 @@ class RuleBuilder {
   RuleBuilder(Expressions& expressions, RuleParser& parser) : ex_(expressions), rules_(parser.rules()) {
     std::vector<ExprId> ignored;
     for (const Element& element : parser.ignored()) ignored.push_back(build(element));
-    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored)), 0, kNoLimit));
+    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored))));
   }
 
   ExprId root(std::size_t rule) { return ex_.concat(ignored_, build(rule)); }

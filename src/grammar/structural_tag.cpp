@@ -90,7 +90,7 @@ class TagCompiler {
  public:
   TagCompiler(Expressions& expressions, JsonText& json, const Source& source, const Vocabulary& vocabulary)
       : ex_(expressions), json_(json), source_(source), vocabulary_(vocabulary) {
-    text_ = ex_.repeat(utf8_character(ex_, CharacterSet::all()), 0, kNoLimit);
+    text_ = ex_.repeat(utf8_character(ex_, CharacterSet::all()));
   }
 
   // {"format": {...}}, or {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
@@ -262,9 +262,8 @@ class TagCompiler {
     std::vector<ExprId> tags;
     for (const Part& of : format["tags"].items()) tags.push_back(tag(of));
     const ExprId one = ex_.any_of(std::move(tags));
-    const ExprId more = ex_.concat(marked(format["separator"].text()), one);
-    const ExprId list =
-        format.flag("stop_after_first") ? one : ex_.concat(one, ex_.repeat(more, 0, kNoLimit));
+    const ExprId separator = marked(format["separator"].text());
+    const ExprId list = format.flag("stop_after_first") ? one : ex_.separated(one, separator);
     return format.flag("at_least_one") ? list : ex_.optional(list);
   }
 
