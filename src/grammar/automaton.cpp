@@ -125,7 +125,7 @@ void Automaton::split(ExprId whole) {
     if (state == kNothing || !seen.insert(state).second) continue;
     const Expr expr = expressions_[state];
     const bool is_concat = expr.kind == ExprKind::kConcat;
-    const ExprId first = is_concat ? expr.a : state, tail = is_concat ? expr.b : kEmpty;
+    const ExprId first = is_concat ? expr.a() : state, tail = is_concat ? expr.b() : kEmpty;
     const Expr head = expressions_[first];
     const auto with = [&](ExprId other) { open.push_back(expressions_.concat(other, tail)); };
     if (head.kind == ExprKind::kConcat) {
@@ -133,14 +133,14 @@ void Automaton::split(ExprId whole) {
     } else if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) {
       with(expressions_.body(first));
     } else if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
-      for (const ExprId part : expressions_.parts(first)) with(part);
+      for (const ExprId part : expressions_.copied_children(first)) with(part);
     } else {
-      if (head.kind == ExprKind::kLexeme && head.b == 0)
-        split_lexemes_.emplace_back(head.a, tail);
+      if (head.kind == ExprKind::kLexeme && head.b() == 0)
+        split_lexemes_.emplace_back(head.a(), tail);
       else if (head.kind == ExprKind::kToken)
-        found_.push_back(head.a);
+        found_.push_back(head.a());
       else if (head.kind == ExprKind::kRepeat && !head.regular)
-        with(expressions_.concat(head.a, expressions_.one_less(head)));
+        with(expressions_.concat(head.a(), expressions_.one_less(head)));
       else
         split_states_.push_back(state);
       if (head.nullable) open.push_back(tail);

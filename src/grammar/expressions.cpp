@@ -67,12 +67,6 @@ class KeyedHash {
   std::uint64_t a_, b_, c_, d_;
 };
 
-// Whether its first number is an expression.
-bool wraps(ExprKind kind) {
-  return kind == ExprKind::kConcat || kind == ExprKind::kNot || kind == ExprKind::kRepeat ||
-         kind == ExprKind::kLexeme;
-}
-
 }  // namespace
 
 void MemoryShare::take(std::size_t bytes) {
@@ -101,7 +95,7 @@ Expressions::Expressions() : table_(1024, 0) {
   exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = 1, .hash2 = 1});
   ranges_.emplace_back();
   intern({.kind = ExprKind::kEpsilon, .nullable = true});
-  intern({.kind = ExprKind::kNot, .nullable = true, .a = kNothing});
+  intern({.kind = ExprKind::kNot, .nullable = true, .of = {kNothing}});
 }
 
 void Expressions::start_clock(std::chrono::nanoseconds limit, std::stop_token stop) {
@@ -124,15 +118,6 @@ void Expressions::check_time() {
     throw LimitError("the grammar takes longer than its limit; a simpler one would do");
 }
 
-std::vector<ExprId> Expressions::parts(ExprId id) const {
-  const Expr& expr = exprs_[id];
-  const auto of = children(id);
-  std::vector<ExprId> result(of.begin(), of.end());
-  if (wraps(expr.kind)) result.push_back(expr.a);
-  if (expr.kind == ExprKind::kConcat) result.push_back(expr.b);
-  return result;
-}
-
 // Whether it is nullable, dead and regular, from those below it.
 void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const {
   const auto all = [&](auto flag) {
@@ -141,66 +126,56 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
   const auto any = [&](auto flag) {
     return std::ranges::any_of(children, [&](ExprId child) { return exprs_[child].*flag; });
   };
-  const Expr &a = exprs_[expr.a < exprs_.size() ? expr.a : 0],
-             &b = exprs_[expr.b < exprs_.size() ? expr.b : 0];
+  expr.regular = expr.regular && all(&Expr::regular);
   switch (expr.kind) {
     case ExprKind::kConcat:
-      expr.nullable = a.nullable && b.nullable;
-      expr.dead = a.dead || b.dead;
-      expr.regular = a.regular && b.regular;
+      expr.nullable = all(&Expr::nullable);
+      expr.dead = any(&Expr::dead);
       break;
     case ExprKind::kAnyOf:
       expr.nullable = any(&Expr::nullable);
       expr.dead = all(&Expr::dead);
-      expr.regular = all(&Expr::regular);
       break;
     case ExprKind::kAllOf:
       expr.nullable = all(&Expr::nullable);
       break;
     case ExprKind::kNot:
-      expr.nullable = !a.nullable;
+      expr.nullable = !all(&Expr::nullable);
       break;
     case ExprKind::kRepeat:
-      expr.nullable = expr.b == 0 || a.nullable;
-      expr.dead = expr.b > 0 && a.dead;
-      expr.regular = a.regular;
+      expr.nullable = expr.b() == 0 || all(&Expr::nullable);
+      expr.dead = expr.b() > 0 && all(&Expr::dead);
       break;
     case ExprKind::kLexeme:
-      expr.nullable = a.nullable;
-      expr.dead = a.dead;
+      expr.nullable = all(&Expr::nullable);
+      expr.dead = all(&Expr::dead);
       break;
     default:
       break;
   }
 }
 
-ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const ByteSet* set) {
-  step(1 + children.size());
+ExprId Expressions::intern(Expr expr, std::span<const ExprId> listed, const ByteSet* set) {
+  step(1 + listed.size());
+  const std::span own = std::span<const ExprId>(expr.of).first(expr.num_children());
   KeyedHash hash;
   hash.add(static_cast<std::uint64_t>(expr.kind));
-  const auto add_child = [&](ExprId child) {
-    hash.add(exprs_[child].hash);
-    hash.add(exprs_[child].hash2);
-  };
   if (set != nullptr) {
     for (const std::uint64_t word : words_of(*set)) hash.add(word);
-  } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
+  } else if (!listed.empty()) {
     std::uint64_t sum = 0, sum2 = 0;  // whatever order their numbers have here
-    for (const ExprId child : children) {
+    for (const ExprId child : listed) {
       sum += exprs_[child].hash;
       sum2 += exprs_[child].hash2;
     }
     hash.add(sum);
     hash.add(sum2);
-  } else if (wraps(expr.kind)) {
-    add_child(expr.a);
-    if (expr.kind == ExprKind::kConcat)
-      add_child(expr.b);
-    else
-      hash.add(std::uint64_t{expr.b} << 32 | expr.c);
   } else {
-    hash.add(std::uint64_t{expr.a} << 32 | expr.b);
-    hash.add(expr.c);
+    for (const ExprId child : own) {
+      hash.add(exprs_[child].hash);
+      hash.add(exprs_[child].hash2);
+    }
+    for (std::size_t i = own.size(); i < expr.of.size(); ++i) hash.add(expr.of[i]);
   }
   std::tie(expr.hash, expr.hash2) = hash.finish();
   std::size_t slot = expr.hash & (table_.size() - 1);
@@ -209,16 +184,15 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
                                                               exprs_[known].hash == expr.hash &&
                                                               exprs_[known].hash2 == expr.hash2)
       return known;
-  memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + children.size_bytes() +
+  memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + listed.size_bytes() +
                (set != nullptr ? sizeof(ByteSet) : 0));
-  set_flags(expr, children);
+  set_flags(expr, listed.empty() ? own : listed);
   if (set != nullptr) {
-    expr.a = static_cast<std::uint32_t>(sets_.size());
+    expr.of = {static_cast<std::uint32_t>(sets_.size())};
     sets_.push_back(*set);
-  } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
-    expr.a = static_cast<std::uint32_t>(children_.size());
-    expr.b = static_cast<std::uint32_t>(children.size());
-    children_.insert(children_.end(), children.begin(), children.end());
+  } else if (!listed.empty()) {
+    expr.of = {static_cast<std::uint32_t>(children_.size()), static_cast<std::uint32_t>(listed.size())};
+    children_.insert(children_.end(), listed.begin(), listed.end());
   }
   const auto id = static_cast<ExprId>(exprs_.size());
   table_[slot] = slot_of(id, expr.hash);
@@ -262,11 +236,11 @@ ExprId Expressions::concat(ExprId a, ExprId b) {
   const Expr head = exprs_[a];
   // What comes first stands alone, so that equal states are mostly one; the rest is put right when it comes
   // first.
-  if (head.kind == ExprKind::kConcat)
-    return intern({.kind = ExprKind::kConcat,
-                   .a = head.a,
-                   .b = intern({.kind = ExprKind::kConcat, .a = head.b, .b = b})});
-  return intern({.kind = ExprKind::kConcat, .a = a, .b = b});
+  if (head.kind == ExprKind::kConcat) {
+    b = intern({.kind = ExprKind::kConcat, .of = {head.b(), b}});
+    a = head.a();
+  }
+  return intern({.kind = ExprKind::kConcat, .of = {a, b}});
 }
 
 ExprId Expressions::concat(const std::vector<ExprId>& parts) {
@@ -283,7 +257,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
     const ExprId part = parts[i];
     if (dead(part)) continue;
     if (part == kAnything) return kAnything;
-    if (exprs_[part].kind == ExprKind::kAnyOf && exprs_[part].b <= kMaxFlattened) {
+    if (exprs_[part].kind == ExprKind::kAnyOf && exprs_[part].b() <= kMaxFlattened) {
       const auto inner = children(part);
       parts.insert(parts.end(), inner.begin(), inner.end());
     } else if (exprs_[part].kind == ExprKind::kBytes) {
@@ -297,7 +271,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   // One beginning with several continuations is looked at once, so that what is ambiguous does not multiply.
   const auto head = [&](ExprId part) {
-    return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a : part;
+    return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a() : part;
   };
   std::ranges::sort(flat, {}, [&](ExprId part) { return std::pair(head(part), part); });
   std::size_t kept = 0;
@@ -307,7 +281,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
     if (end - i > 1 && (exprs_[first].kind == ExprKind::kLexeme || !exprs_[flat[i]].regular)) {
       std::vector<ExprId> tails;
       for (std::size_t j = i; j < end; ++j) {
-        const ExprId tail = flat[j] == first ? kEmpty : exprs_[flat[j]].b;
+        const ExprId tail = flat[j] == first ? kEmpty : exprs_[flat[j]].b();
         const auto inner = children(tail);
         if (exprs_[tail].kind == ExprKind::kAnyOf)
           tails.insert(tails.end(), inner.begin(), inner.end());
@@ -315,7 +289,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
           tails.push_back(tail);
       }
       const Depth deeper(*this);
-      flat[kept++] = intern({.kind = ExprKind::kConcat, .a = first, .b = any_of(std::move(tails))});
+      flat[kept++] = intern({.kind = ExprKind::kConcat, .of = {first, any_of(std::move(tails))}});
       i = end;
       continue;
     }
@@ -336,7 +310,7 @@ ExprId Expressions::raw_all_of(std::vector<ExprId> parts) {
       const auto inner = children(part);
       parts.insert(parts.end(), inner.begin(), inner.end());
     } else if (part != kAnything) {
-      flat.push_back(exprs_[part].kind == ExprKind::kLexeme ? exprs_[part].a : part);
+      flat.push_back(exprs_[part].kind == ExprKind::kLexeme ? exprs_[part].a() : part);
     }
   }
   std::ranges::sort(flat);
@@ -352,8 +326,8 @@ ExprId Expressions::all_of(std::vector<ExprId> parts) {
 
 ExprId Expressions::complement(ExprId a) {
   if (a == kAnything) return kNothing;
-  if (exprs_[a].kind == ExprKind::kLexeme) return complement(exprs_[a].a);
-  return exprs_[a].kind == ExprKind::kNot ? exprs_[a].a : intern({.kind = ExprKind::kNot, .a = a});
+  if (exprs_[a].kind == ExprKind::kLexeme) return complement(exprs_[a].a());
+  return exprs_[a].kind == ExprKind::kNot ? exprs_[a].a() : intern({.kind = ExprKind::kNot, .of = {a}});
 }
 
 ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
@@ -362,23 +336,23 @@ ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
   if (dead(a)) return min == 0 ? kEmpty : kNothing;
   if (min == 1 && max == 1) return a;
   if (exprs_[a].nullable) min = 0;
-  return intern({.kind = ExprKind::kRepeat, .a = a, .b = min, .c = max});
+  return intern({.kind = ExprKind::kRepeat, .of = {a, min, max}});
 }
 
 ExprId Expressions::lexeme(ExprId a, bool is_word) {
   if (dead(a)) return kNothing;
   const ExprKind kind = exprs_[a].kind;
   if (kind == ExprKind::kEpsilon || kind == ExprKind::kBytes || kind == ExprKind::kLexeme) return a;
-  return intern({.kind = ExprKind::kLexeme, .a = a, .b = is_word});
+  return intern({.kind = ExprKind::kLexeme, .of = {a, is_word}});
 }
 
 ExprId Expressions::token(int id) {
   has_tokens_ = true;
-  return intern({.kind = ExprKind::kToken, .regular = false, .a = static_cast<std::uint32_t>(id)});
+  return intern({.kind = ExprKind::kToken, .regular = false, .of = {static_cast<std::uint32_t>(id)}});
 }
 
 ExprId Expressions::multiple(std::uint32_t factor, std::uint32_t places) {
-  return intern({.kind = ExprKind::kMultiple, .nullable = true, .a = factor, .b = 0, .c = places << 1});
+  return intern({.kind = ExprKind::kMultiple, .nullable = true, .of = {factor, 0, places << 1}});
 }
 
 ExprId Expressions::literals(std::vector<std::string_view> texts) {
@@ -425,7 +399,7 @@ void Expressions::finish() {
       Expr& expr = exprs_[id];
       const Expr before = expr;
       if (expr.kind == ExprKind::kRule) {
-        const Expr& rule_body = exprs_[rules_[expr.a]];
+        const Expr& rule_body = exprs_[rules_[expr.a()]];
         expr.nullable = rule_body.nullable;
         expr.dead = rule_body.dead;
       } else if (expr.kind == ExprKind::kMembers) {
@@ -443,17 +417,16 @@ void Expressions::finish() {
 ExprId Expressions::adopt(const Expressions& other, ExprId id, std::size_t num_common) {
   std::map<ExprId, ExprId> adopted = {{id, id}};
   for (auto at = adopted.rbegin(); at != adopted.rend() && at->first >= num_common; ++at)
-    for (const ExprId part : other.parts(at->first)) adopted.emplace(part, part);
+    for (const ExprId part : other.children(at->first)) adopted.emplace(part, part);
   for (auto& [at, here] : adopted) {
     if (at < num_common) continue;
     Expr expr = other.exprs_[at];
-    std::vector<ExprId> parts = other.parts(at);
+    std::vector<ExprId> parts = other.copied_children(at);
     for (ExprId& part : parts) part = adopted.at(part);
-    if (expr.kind == ExprKind::kConcat) expr.b = parts.back();
-    if (expr.kind == ExprKind::kMembers) expr.b = seen_number(other.seen_[expr.b]);
-    if (wraps(expr.kind)) expr.a = std::exchange(parts, {}).front();
+    if (expr.num_children() > 0) std::ranges::copy(std::exchange(parts, {}), expr.of.begin());
+    if (expr.kind == ExprKind::kMembers) expr.of[1] = seen_number(other.seen_[expr.b()]);
     std::ranges::sort(parts);
-    here = intern(expr, parts, expr.kind == ExprKind::kBytes ? &other.sets_[expr.a] : nullptr);
+    here = intern(expr, parts, expr.kind == ExprKind::kBytes ? &other.sets_[expr.a()] : nullptr);
   }
   return adopted.at(id);
 }

@@ -67,11 +67,20 @@ enum class ExprKind : std::uint8_t {
 
 struct Expr {
   ExprKind kind;
-  bool nullable = false;              // matches the empty text
-  bool dead = false;                  // matches nothing
-  bool regular = true;                // holds no rule and no token
-  std::uint32_t a = 0, b = 0, c = 0;  // of kAnyOf and kAllOf: the children are children_[a, a + b)
-  std::uint64_t hash = 0, hash2 = 0;  // of its structure: one in all grammars, where regular
+  bool nullable = false;                 // matches the empty text
+  bool dead = false;                     // matches nothing
+  bool regular = true;                   // holds no rule and no token
+  std::array<std::uint32_t, 3> of = {};  // a, b, c; of kAnyOf and kAllOf: children_[a, a + b)
+  std::uint64_t hash = 0, hash2 = 0;     // of its structure: one in all grammars, where regular
+
+  std::uint32_t a() const { return of[0]; }
+  std::uint32_t b() const { return of[1]; }
+  std::uint32_t c() const { return of[2]; }
+  // How many of its numbers are expressions: the first.
+  std::size_t num_children() const {
+    if (kind == ExprKind::kConcat) return 2;
+    return kind == ExprKind::kNot || kind == ExprKind::kRepeat || kind == ExprKind::kLexeme ? 1 : 0;
+  }
 };
 
 // What an expression becomes after one byte of a set.
@@ -141,7 +150,7 @@ class Expressions {
   ExprId separated(ExprId item, ExprId separator) { return concat(item, repeat(concat(separator, item))); }
   // Of a repetition: what is left after one.
   ExprId one_less(const Expr& of) {
-    return repeat(of.a, of.b - (of.b > 0), of.c == kNoLimit ? kNoLimit : of.c - 1);
+    return repeat(of.a(), of.b() - (of.b() > 0), of.c() == kNoLimit ? kNoLimit : of.c() - 1);
   }
   ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
   ExprId lexeme(ExprId a, bool is_word = false);
@@ -157,7 +166,9 @@ class Expressions {
   ExprId some_members(MemberList list, bool& may_be_empty);
 
   std::uint32_t new_rule();
-  ExprId rule(std::uint32_t index) { return intern({.kind = ExprKind::kRule, .regular = false, .a = index}); }
+  ExprId rule(std::uint32_t index) {
+    return intern({.kind = ExprKind::kRule, .regular = false, .of = {index}});
+  }
   void define(std::uint32_t index, ExprId body) { rules_[index] = body; }
   // Of a rule, or of the members of an object: what it stands for.
   ExprId body(ExprId id);
@@ -166,13 +177,18 @@ class Expressions {
   void finish();
 
   const Expr& operator[](ExprId id) const { return exprs_[id]; }
+  // What it is made of. Their numbers are lower. Valid as edges() is.
   std::span<const ExprId> children(ExprId id) const {
-    const bool has = exprs_[id].kind == ExprKind::kAnyOf || exprs_[id].kind == ExprKind::kAllOf;
-    return has ? std::span(children_).subspan(exprs_[id].a, exprs_[id].b) : std::span<const ExprId>();
+    const Expr& expr = exprs_[id];
+    if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf)
+      return std::span(children_).subspan(expr.a(), expr.b());
+    return std::span(expr.of).first(expr.num_children());
   }
-  // What it is made of, children or not. Their numbers are lower.
-  std::vector<ExprId> parts(ExprId id) const;
-  const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
+  std::vector<ExprId> copied_children(ExprId id) const {
+    const auto of = children(id);
+    return {of.begin(), of.end()};
+  }
+  const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a()]; }
   bool nullable(ExprId id) const { return exprs_[id].nullable; }
   std::size_t size() const { return exprs_.size(); }
   bool has_tokens() const { return has_tokens_; }
@@ -236,7 +252,8 @@ class Expressions {
     bool known = false, open = false;  // of a rule: in the making
   };
 
-  ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
+  // listed: the children of kAnyOf and kAllOf.
+  ExprId intern(Expr expr, std::span<const ExprId> listed = {}, const ByteSet* set = nullptr);
   void set_flags(Expr& expr, std::span<const ExprId> children) const;
   void grow_table();
   bool dead(ExprId id);
