@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string_view>
@@ -104,6 +105,13 @@ struct MemberList {
   std::uint32_t min = 0, max = kNoLimit;
 };
 
+// An expression that is made once, and may be a part of itself: then it is a rule.
+struct Recursive {
+  ExprId expr = kNothing;
+  std::optional<std::uint32_t> rule = std::nullopt;
+  enum { kNew, kOpen, kDone } state = kNew;
+};
+
 // What expressions and their copies may take together. Exceeding it throws GrammarError.
 struct MemoryBudget {
   std::atomic<std::size_t> bytes = 0;
@@ -170,6 +178,21 @@ class Expressions {
     return intern({.kind = ExprKind::kRule, .regular = false, .of = {index}});
   }
   void define(std::uint32_t index, ExprId body) { rules_[index] = body; }
+  // What `make` makes of it, which may ask for it itself.
+  template <typename F>
+  ExprId recursive(Recursive& of, F&& make) {
+    if (of.state == Recursive::kDone) return of.expr;
+    if (of.state == Recursive::kOpen) {
+      if (!of.rule) of.rule = new_rule();
+      return rule(*of.rule);
+    }
+    of.state = Recursive::kOpen;
+    of.expr = make();
+    of.state = Recursive::kDone;
+    if (of.rule) define(*of.rule, of.expr);
+    if (of.rule && of.expr != kNothing) of.expr = rule(*of.rule);
+    return of.expr;
+  }
   // Of a rule, or of the members of an object: what it stands for.
   ExprId body(ExprId id);
   // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.

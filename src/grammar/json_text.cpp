@@ -98,11 +98,10 @@ ExprId JsonText::list(std::string_view brackets, ExprId items, bool may_be_empty
 }
 
 ExprId JsonText::any_value() {
-  if (any_value_) return ex_.rule(*any_value_);
-  any_value_ = ex_.new_rule();
-  ex_.define(*any_value_, ex_.any_of({any_object(), any_array(), any_string(), number_, ex_.literal("true"),
-                                      ex_.literal("false"), ex_.literal("null")}));
-  return ex_.rule(*any_value_);
+  return ex_.recursive(any_value_, [&] {
+    return ex_.any_of({any_object(), any_array(), any_string(), number_, ex_.literal("true"),
+                       ex_.literal("false"), ex_.literal("null")});
+  });
 }
 
 ExprId JsonText::any_object() {

@@ -70,7 +70,7 @@ class JsonText {
 
   Expressions& ex_;
   ExprId space_, comma_, colon_, character_, canonical_, integer_, number_, plain_number_, not_integer_;
-  std::optional<std::uint32_t> any_value_;
+  Recursive any_value_;
   std::unordered_map<std::string, ExprId> patterns_;
 };
 

@@ -37,9 +37,7 @@ struct Rule {
   std::vector<Sequence> alternatives{};
   bool defined = false;
   bool terminal = false;  // between whose parts nothing is ignored
-  enum { kNew, kOpen, kDone } state = kNew;
-  ExprId expr = kEmpty;
-  std::optional<std::uint32_t> number = std::nullopt;  // where it is recursive
+  Recursive built{};
 };
 
 // Terminals that %import common knows.
@@ -358,33 +356,20 @@ class RuleBuilder {
 
   ExprId build(std::size_t index) {
     Rule& rule = rules_[index];
-    if (rule.state == Rule::kDone) return rule.expr;
-    if (rule.state == Rule::kOpen) {
-      if (!rule.number) rule.number = ex_.new_rule();
-      return ex_.rule(*rule.number);
-    }
-    if (++depth_ > kMaxRuleDepth)
-      throw GrammarError("grammar: rules refer to one another in a chain that is too long");
-    rule.state = Rule::kOpen;
-    const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
-    const std::set<std::size_t> circle = left_circle(index);
-    if (circle.empty()) {
+    return ex_.recursive(rule.built, [&] {
+      if (++depth_ > kMaxRuleDepth)
+        throw GrammarError("grammar: rules refer to one another in a chain that is too long");
+      const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
+      const std::set<std::size_t> circle = left_circle(index);
       std::vector<ExprId> parts;
-      for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
-      rule.expr = ex_.any_of(std::move(parts));
-    } else {
-      rule.expr = left_recursive(index, circle);
-    }
-    --depth_;
-    in_terminal_ = outer;
-    rule.state = Rule::kDone;
-    if (rule.number) {
-      ex_.define(*rule.number, rule.expr);
-      rule.expr = ex_.rule(*rule.number);
-    } else if (ex_[rule.expr].regular) {
-      rule.expr = ex_.lexeme(rule.expr);
-    }
-    return rule.expr;
+      if (!circle.empty()) parts = left_recursive(index, circle);
+      if (circle.empty())
+        for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
+      const ExprId expr = ex_.any_of(std::move(parts));
+      --depth_;
+      in_terminal_ = outer;
+      return rule.built.rule || !ex_[expr].regular ? expr : ex_.lexeme(expr);
+    });
   }
 
   static std::size_t left_rule(const Sequence& sequence) {
@@ -417,7 +402,7 @@ class RuleBuilder {
 
   // A rule A of a circle begins with an alternative of one of its rules B that begins otherwise; what may
   // follow until A is complete is a rule of its own for each B.
-  ExprId left_recursive(std::size_t index, const std::set<std::size_t>& circle) {
+  std::vector<ExprId> left_recursive(std::size_t index, const std::set<std::size_t>& circle) {
     std::map<std::size_t, std::uint32_t> after;
     for (const std::size_t b : circle) after[b] = ex_.new_rule();
     std::vector<ExprId> starts;
@@ -432,7 +417,7 @@ class RuleBuilder {
       }
     }
     for (auto& [b, parts] : continuations) ex_.define(after[b], ex_.any_of(std::move(parts)));
-    return ex_.any_of(std::move(starts));
+    return starts;
   }
 
   Expressions& ex_;
