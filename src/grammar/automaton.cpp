@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "grammar/utf8.h"
-
 namespace quire::grammar {
 namespace {
 
@@ -15,31 +13,15 @@ constexpr std::size_t kMasksPart = 8;        // of the memory, for masks
 constexpr std::size_t kFullPart = 3;         // of the memory, beyond which a fresh copy takes over
 constexpr std::size_t kBytesOfEntry = 64;    // of an entry of masks_ or plain_pairs_
 
-ExprId plain_text(Expressions& expressions) {
-  const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
-  return expressions.repeat(utf8_character(expressions, special.complement()));
-}
-
 }  // namespace
 
-Automaton::Automaton(Expressions expressions, ExprId root, std::shared_ptr<const Vocabulary> vocabulary,
-                     const Limits& limits)
-    : expressions_(std::move(expressions)),
-      root_(root),
-      plain_(plain_text(expressions_)),
+Automaton::Automaton(const CompiledSource& source, std::shared_ptr<const Vocabulary> vocabulary)
+    : expressions_(source.expressions),
+      root_(source.root),
+      plain_(source.plain),
       vocabulary_(std::move(vocabulary)),
-      limits_(limits),
-      num_common_(expressions_.size()) {
-  expressions_.memory().budget().limit = limits.memory_bytes;
-}
-
-Automaton::Automaton(const Automaton& other)
-    : expressions_(other.expressions_),
-      root_(other.root_),
-      plain_(other.plain_),
-      vocabulary_(other.vocabulary_),
-      limits_(other.limits_),
-      num_common_(other.num_common_) {}
+      limits_(source.limits),
+      num_common_(expressions_.size()) {}
 
 template <typename F>
 auto Automaton::within_limits(std::chrono::nanoseconds& allowance, F&& compute) {

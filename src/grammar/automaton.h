@@ -18,6 +18,13 @@
 
 namespace quire::grammar {
 
+// What all automata of a grammar begin with.
+struct CompiledSource {
+  Expressions expressions;
+  ExprId root, plain;  // plain: any text that JSON strings may hold as it stands
+  Limits limits;
+};
+
 // The states of one grammar, which are expressions, over one vocabulary. For any thread: one at a time works.
 //
 // The mask of a state is made of its alternatives. Of one that begins with a lexeme, the tokens that lie
@@ -25,10 +32,7 @@ namespace quire::grammar {
 // are looked up for what follows. All others are found by walking the trie.
 class Automaton {
  public:
-  Automaton(Expressions expressions, ExprId root, std::shared_ptr<const Vocabulary> vocabulary,
-            const Limits& limits);
-  Automaton(const Automaton& other);  // of what `other` was when it was made
-  Automaton& operator=(const Automaton&) = delete;
+  Automaton(const CompiledSource& source, std::shared_ptr<const Vocabulary> vocabulary);
 
   struct Mask {
     TokenSet tokens;
@@ -38,13 +42,12 @@ class Automaton {
   ExprId root() const { return root_; }
   // Whether its states and masks have grown so much that a fresh copy should take over.
   bool is_full() const { return is_full_; }
-  // A state of another copy of what this is a copy of.
+  // A state of another automaton of the same source.
   ExprId adopt(Automaton& other, ExprId state);
   // `allowance` is what the computation may take of this thread's time, and is lessened by what it took.
   ExprId advance(ExprId state, int token, std::chrono::nanoseconds& allowance);  // kNothing: not allowed
   std::shared_ptr<const Mask> mask(ExprId state, std::chrono::nanoseconds& allowance);
   bool complete(ExprId state) const;
-  std::size_t bytes() const { return expressions_.memory().budget().bytes; }  // of this and all its copies
   const Limits& limits() const { return limits_; }
 
  private:
@@ -69,10 +72,10 @@ class Automaton {
   TokenSet take_found(bool as_words = false);  // bits, also where a list is shorter
 
   Expressions expressions_;
-  ExprId root_, plain_;
-  std::shared_ptr<const Vocabulary> vocabulary_;
-  Limits limits_;
-  const std::size_t num_common_;  // expressions that all copies have
+  const ExprId root_, plain_;
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const Limits limits_;
+  const std::size_t num_common_;  // expressions that all automata of the source have
   std::atomic<bool> is_full_ = false;
   mutable std::mutex mutex_;
   std::vector<const Table*> table_of_;

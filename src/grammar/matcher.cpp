@@ -5,18 +5,18 @@
 
 namespace quire::grammar {
 
-Grammar::Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<const Automaton> compiled)
+Grammar::Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::unique_ptr<const CompiledSource> compiled)
     : vocabulary_(std::move(vocabulary)), compiled_(std::move(compiled)) {}
 
 Grammar::~Grammar() = default;
 
-std::size_t Grammar::memory_bytes() const { return compiled_->bytes(); }
+std::size_t Grammar::memory_bytes() const { return compiled_->expressions.memory().budget().bytes; }
 
 std::shared_ptr<Automaton> Grammar::automaton() const {
   const std::scoped_lock lock(mutex_);
   if (current_ != nullptr && !current_->is_full()) return current_;
   try {
-    current_ = std::make_shared<Automaton>(*compiled_);
+    current_ = std::make_shared<Automaton>(*compiled_, vocabulary_);
   } catch (const GrammarError&) {
     if (current_ == nullptr) throw;
   }
