@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dialects/json_scanner.h"
 #include "dialects/tables.h"
 
 namespace quire::dialects {
@@ -36,13 +37,11 @@ using Pattern = std::vector<Element>;
 
 Pattern compile_pattern(std::string_view text);
 
-inline bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 // Of a tool's name.
 inline bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
          std::string_view("_-.:/").find(c) != std::string_view::npos;
 }
-inline bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\n\r") == text.npos; }
 
 // The parts of a ToolForm.
 struct CompiledForm {
