@@ -55,15 +55,14 @@ ExprId Automaton::advance(ExprId state, int token, std::chrono::nanoseconds& all
   const std::scoped_lock lock(mutex_);
   return within_limits(allowance, [&] {
     const TokenText& text = vocabulary_->token(token);
-    const ExprId named =
-        expressions_.has_tokens() ? expressions_.derivative_by_token(state, token) : kNothing;
-    if (text.special || text.bytes.empty()) return named;
-    ExprId next = state;
-    for (const char byte : text.bytes) {
-      next = expressions_.derivative(next, static_cast<unsigned char>(byte));
-      if (next == kNothing) break;
+    std::vector<ExprId> all;
+    if (!text.special && !text.bytes.empty()) all.push_back(expressions_.derivative(state, text.bytes));
+    if (expressions_.has_tokens() && !expressions_[state].regular) {
+      split(state);
+      for (const auto& [id, tail] : split_tokens_)
+        if (id == static_cast<std::uint32_t>(token)) all.push_back(tail);
     }
-    return named == kNothing ? next : expressions_.any_of({next, named});
+    return all.size() == 1 ? all.front() : expressions_.any_of(std::move(all));
   });
 }
 
@@ -99,6 +98,9 @@ void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, uns
 }
 
 void Automaton::split(ExprId whole) {
+  split_lexemes_.clear();
+  split_tokens_.clear();
+  split_states_.clear();
   std::vector<ExprId> open = {whole};
   std::unordered_set<ExprId> seen;
   while (!open.empty()) {
@@ -120,7 +122,7 @@ void Automaton::split(ExprId whole) {
       if (head.kind == ExprKind::kLexeme && head.b() == 0)
         split_lexemes_.emplace_back(head.a(), tail);
       else if (head.kind == ExprKind::kToken)
-        found_.push_back(head.a());
+        split_tokens_.emplace_back(head.a(), tail);
       else if (head.kind == ExprKind::kRepeat && !head.regular)
         with(expressions_.concat(head.a(), expressions_.one_less(head)));
       else
@@ -219,9 +221,8 @@ std::shared_ptr<const Automaton::Mask> Automaton::mask(ExprId state, std::chrono
 
 std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
   found_.clear();
-  split_lexemes_.clear();
-  split_states_.clear();
   split(state);
+  for (const auto& [id, tail] : split_tokens_) found_.push_back(id);
   std::vector<std::shared_ptr<const LexemeTokens>> whole;
   for (const std::uint32_t root : {TokenTrie::kPlain, TokenTrie::kRest}) {
     std::vector<ExprId> others = split_states_;

@@ -61,7 +61,7 @@ class Automaton {
   ExprId next(ExprId state, const Table* table, std::uint8_t byte) {
     return table != nullptr ? (*table)[byte] : expressions_.derivative(state, byte);
   }
-  // Splits a state into lexemes with what follows them, tokens, and other states.
+  // Splits a state into lexemes and tokens with what follows them, and other states.
   void split(ExprId state);
   // Adds the tokens below a node that a state takes; of a lexeme notes also where it may be over, and how far
   // it reaches, `depth` bytes below its root.
@@ -84,9 +84,10 @@ class Automaton {
   std::unordered_set<ExprId> not_plain_;
   std::unordered_map<ExprId, std::shared_ptr<const Mask>> masks_;
   std::size_t mask_bytes_ = 0;
-  // Of the mask in the making:
-  std::vector<std::uint32_t> found_;
-  std::vector<std::pair<ExprId, ExprId>> split_lexemes_;  // each and what follows it
+  std::vector<std::uint32_t> found_;  // tokens of the mask in the making
+  // Of the state that was split: lexemes and tokens, each with what follows it, and other states.
+  std::vector<std::pair<ExprId, ExprId>> split_lexemes_;
+  std::vector<std::pair<std::uint32_t, ExprId>> split_tokens_;
   std::vector<ExprId> split_states_;
 };
 

@@ -264,35 +264,9 @@ ExprId Expressions::derivative(ExprId id, unsigned byte) {
   return kNothing;
 }
 
-ExprId Expressions::derivative_by_token(ExprId id, int token) {
-  const Depth deeper(*this);
-  const Expr expr = exprs_[id];
-  if (expr.regular) return kNothing;
-  switch (expr.kind) {
-    case ExprKind::kToken:
-      return expr.a() == static_cast<std::uint32_t>(token) ? kEmpty : kNothing;
-    case ExprKind::kConcat: {
-      const ExprId first = concat(derivative_by_token(expr.a(), token), expr.b());
-      return nullable(expr.a()) ? any_of({first, derivative_by_token(expr.b(), token)}) : first;
-    }
-    case ExprKind::kRepeat:
-      return concat(derivative_by_token(expr.a(), token), one_less(expr));
-    case ExprKind::kAnyOf: {
-      std::vector<ExprId> next = copied_children(id);
-      for (ExprId& part : next) part = derivative_by_token(part, token);
-      return any_of(std::move(next));
-    }
-    case ExprKind::kRule:
-    case ExprKind::kMembers:
-      return derivative_by_token(body(id), token);
-    default:
-      return kNothing;
-  }
-}
-
-bool Expressions::matches(ExprId id, std::string_view text) {
+ExprId Expressions::derivative(ExprId id, std::string_view text) {
   for (const char byte : text) id = derivative(id, static_cast<unsigned char>(byte));
-  return nullable(id);
+  return id;
 }
 
 }  // namespace quire::grammar

@@ -224,8 +224,8 @@ class Expressions {
     return {of.begin(), of.end()};
   }
   ExprId derivative(ExprId id, unsigned byte);
-  ExprId derivative_by_token(ExprId id, int token);
-  bool matches(ExprId id, std::string_view text);
+  ExprId derivative(ExprId id, std::string_view text);
+  bool matches(ExprId id, std::string_view text) { return nullable(derivative(id, text)); }
 
   // An expression of another copy of what this was when its first `num_common` expressions were made.
   ExprId adopt(const Expressions& other, ExprId id, std::size_t num_common);
