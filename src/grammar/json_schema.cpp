@@ -176,10 +176,7 @@ SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string&
 }
 
 ExprId SchemaCompiler::compile(Schemas schemas) {
-  Schemas key = schemas;
-  std::ranges::sort(key);
-  key.erase(std::unique(key.begin(), key.end()), key.end());
-  return ex_.recursive(compiled_[std::move(key)], [&] {
+  return ex_.recursive(compiled_[{schemas.begin(), schemas.end()}], [&] {
     const Expressions::Depth deeper(ex_, kSchemaWeight);
     Place place;
     for (const Schema schema : schemas) add(place, schema, {});

@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -114,7 +115,7 @@ class SchemaCompiler {
   std::unordered_map<Schema, Schema> documents_;   // that "#" means, where it is not the root
   std::unordered_map<Schema, Schema> negations_;
   Schemas references_;  // what kReference means, by number
-  std::map<Schemas, Recursive> compiled_;
+  std::map<std::set<Schema>, Recursive> compiled_;
   std::size_t num_leaves_ = 0;
   bool has_old_ids_ = false;  // "id" names a schema, as in draft 4
 };
