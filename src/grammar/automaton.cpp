@@ -189,7 +189,7 @@ std::shared_ptr<const LexemeTokens> Automaton::lexeme_tokens(ExprId lexeme, std:
 std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std::uint32_t root,
                                                              bool with_reach) {
   const Expr& expr = expressions_[lexeme];
-  const LexemeCache::Key key = {expr.hash, expr.hash2 + 2 * root + with_reach};
+  const LexemeCache::Key key = {expr.hash.first, expr.hash.second + 2 * root + with_reach};
   if (auto known = vocabulary_->lexemes().find(key)) return known;
   auto made = std::make_shared<LexemeTokens>();
   made->with_reach = with_reach;
@@ -212,14 +212,14 @@ std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std:
   return made;
 }
 
-std::shared_ptr<const Automaton::Mask> Automaton::mask(ExprId state, std::chrono::nanoseconds& allowance) {
+std::shared_ptr<const TokenSet> Automaton::mask(ExprId state, std::chrono::nanoseconds& allowance) {
   const std::scoped_lock lock(mutex_);
   const auto known = masks_.find(state);
   if (known != masks_.end()) return known->second;
   return within_limits(allowance, [&] { return make_mask(state); });
 }
 
-std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
+std::shared_ptr<const TokenSet> Automaton::make_mask(ExprId state) {
   found_.clear();
   split(state);
   for (const auto& [id, tail] : split_tokens_) found_.push_back(id);
@@ -245,13 +245,10 @@ std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
     found_.insert(found_.end(), tokens->inside.ids.begin(), tokens->inside.ids.end());
     as_words |= !tokens->inside.words.empty();
   }
-  auto made = std::make_shared<Mask>();
-  made->tokens = take_found(as_words);
+  auto made = std::make_shared<TokenSet>(take_found(as_words));
   if (as_words)
-    for (const auto& tokens : whole) tokens->inside.add_to(made->tokens.words);
-  if (made->tokens.words.empty() && made->tokens.ids.size() == 1)
-    made->forced = static_cast<int>(made->tokens.ids.front());
-  const std::size_t bytes = made->tokens.bytes() + kBytesOfEntry;
+    for (const auto& tokens : whole) tokens->inside.add_to(made->words);
+  const std::size_t bytes = made->bytes() + kBytesOfEntry;
   if (mask_bytes_ + bytes > limits_.memory_bytes / kMasksPart) {
     masks_.clear();
     expressions_.memory().give(std::exchange(mask_bytes_, 0));

@@ -6,7 +6,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -34,11 +33,6 @@ class Automaton {
  public:
   Automaton(const CompiledSource& source, std::shared_ptr<const Vocabulary> vocabulary);
 
-  struct Mask {
-    TokenSet tokens;
-    std::optional<int> forced;
-  };
-
   ExprId root() const { return root_; }
   // Whether its states and masks have grown so much that a fresh copy should take over.
   bool is_full() const { return is_full_; }
@@ -46,7 +40,7 @@ class Automaton {
   ExprId adopt(Automaton& other, ExprId state);
   // `allowance` is what the computation may take of this thread's time, and is lessened by what it took.
   ExprId advance(ExprId state, int token, std::chrono::nanoseconds& allowance);  // kNothing: not allowed
-  std::shared_ptr<const Mask> mask(ExprId state, std::chrono::nanoseconds& allowance);
+  std::shared_ptr<const TokenSet> mask(ExprId state, std::chrono::nanoseconds& allowance);
   bool complete(ExprId state) const;
   const Limits& limits() const { return limits_; }
 
@@ -56,7 +50,7 @@ class Automaton {
   // Does what `compute` does, within the limits.
   template <typename F>
   auto within_limits(std::chrono::nanoseconds& allowance, F&& compute);
-  std::shared_ptr<const Mask> make_mask(ExprId state);
+  std::shared_ptr<const TokenSet> make_mask(ExprId state);
   const Table* table(ExprId state, bool make);
   ExprId next(ExprId state, const Table* table, std::uint8_t byte) {
     return table != nullptr ? (*table)[byte] : expressions_.derivative(state, byte);
@@ -82,7 +76,7 @@ class Automaton {
   std::deque<Table> tables_;
   std::set<std::pair<ExprId, ExprId>> plain_pairs_;  // of plain_ and of what takes all text that it does
   std::unordered_set<ExprId> not_plain_;
-  std::unordered_map<ExprId, std::shared_ptr<const Mask>> masks_;
+  std::unordered_map<ExprId, std::shared_ptr<const TokenSet>> masks_;
   std::size_t mask_bytes_ = 0;
   std::vector<std::uint32_t> found_;  // tokens of the mask in the making
   // Of the state that was split: lexemes and tokens, each with what follows it, and other states.

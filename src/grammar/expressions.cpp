@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <tuple>
 
 #include "base/threads.h"
 #include "grammar/grammar.h"
@@ -18,7 +17,7 @@ constexpr unsigned kMaxDepth = 1000;
 constexpr std::size_t kBytesBeside = 40;
 
 // Of the table: an expression, with a part of its hash, so that few others are looked at.
-std::uint64_t slot_of(ExprId id, std::uint64_t hash) { return (hash >> 32 << 32) | id; }
+std::uint64_t slot_of(ExprId id, const ExprHash& hash) { return (hash.first >> 32 << 32) | id; }
 
 // SipHash (Aumasson and Bernstein, 2012) of 128 bits, with one round a word. Its key is this process's own,
 // so that nobody can write two sources whose expressions have one hash: what is kept by it is not compared.
@@ -40,7 +39,11 @@ class KeyedHash {
     mix();
     a_ ^= word;
   }
-  std::pair<std::uint64_t, std::uint64_t> finish() {
+  void add(const ExprHash& hash) {
+    add(hash.first);
+    add(hash.second);
+  }
+  ExprHash finish() {
     c_ ^= 0xEE;
     const std::uint64_t first = mixed();
     b_ ^= 0xDD;
@@ -92,7 +95,7 @@ Expressions::Depth::Depth(Expressions& expressions, unsigned weight)
 }
 
 Expressions::Expressions() : table_(1024, 0) {
-  exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = 1, .hash2 = 1});
+  exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = {1, 1}});
   ranges_.emplace_back();
   intern({.kind = ExprKind::kEpsilon, .nullable = true});
   intern({.kind = ExprKind::kNot, .nullable = true, .of = {kNothing}});
@@ -163,26 +166,21 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> listed, const Byte
   if (set != nullptr) {
     for (const std::uint64_t word : words_of(*set)) hash.add(word);
   } else if (!listed.empty()) {
-    std::uint64_t sum = 0, sum2 = 0;  // whatever order their numbers have here
+    ExprHash sum;  // whatever order their numbers have here
     for (const ExprId child : listed) {
-      sum += exprs_[child].hash;
-      sum2 += exprs_[child].hash2;
+      sum.first += exprs_[child].hash.first;
+      sum.second += exprs_[child].hash.second;
     }
     hash.add(sum);
-    hash.add(sum2);
   } else {
-    for (const ExprId child : own) {
-      hash.add(exprs_[child].hash);
-      hash.add(exprs_[child].hash2);
-    }
+    for (const ExprId child : own) hash.add(exprs_[child].hash);
     for (std::size_t i = own.size(); i < expr.of.size(); ++i) hash.add(expr.of[i]);
   }
-  std::tie(expr.hash, expr.hash2) = hash.finish();
-  std::size_t slot = expr.hash & (table_.size() - 1);
+  expr.hash = hash.finish();
+  std::size_t slot = expr.hash.first & (table_.size() - 1);
   for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
-    if (const auto known = static_cast<ExprId>(table_[slot]); slot_of(known, expr.hash) == table_[slot] &&
-                                                              exprs_[known].hash == expr.hash &&
-                                                              exprs_[known].hash2 == expr.hash2)
+    if (const auto known = static_cast<ExprId>(table_[slot]);
+        slot_of(known, expr.hash) == table_[slot] && exprs_[known].hash == expr.hash)
       return known;
   memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + listed.size_bytes() +
                (set != nullptr ? sizeof(ByteSet) : 0));
@@ -205,7 +203,7 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> listed, const Byte
 void Expressions::grow_table() {
   table_.assign(table_.size() * 2, 0);
   for (ExprId id = 1; id < exprs_.size(); ++id) {
-    std::size_t slot = exprs_[id].hash & (table_.size() - 1);
+    std::size_t slot = exprs_[id].hash.first & (table_.size() - 1);
     while (table_[slot] != 0) slot = (slot + 1) & (table_.size() - 1);
     table_[slot] = slot_of(id, exprs_[id].hash);
   }

@@ -66,13 +66,15 @@ enum class ExprKind : std::uint8_t {
   kMultiple,  // digits, perhaps with a point, of a number that is a multiple of another (multiple())
 };
 
+using ExprHash = std::pair<std::uint64_t, std::uint64_t>;
+
 struct Expr {
   ExprKind kind;
   bool nullable = false;                 // matches the empty text
   bool dead = false;                     // matches nothing
   bool regular = true;                   // holds no rule and no token
   std::array<std::uint32_t, 3> of = {};  // a, b, c; of kAnyOf and kAllOf: children_[a, a + b)
-  std::uint64_t hash = 0, hash2 = 0;     // of its structure: one in all grammars, where regular
+  ExprHash hash = {};                    // of its structure: one in all grammars, where regular
 
   std::uint32_t a() const { return of[0]; }
   std::uint32_t b() const { return of[1]; }
