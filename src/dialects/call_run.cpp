@@ -23,7 +23,7 @@ CallRun::CallRun(const CompiledDialect& dialect, std::string_view trigger, const
       tagged_(!trigger.empty()),
       at_{.form = nullptr} {
   for (const Form& form : dialect.forms) {
-    if (form.at_start != trigger.empty() || form.trigger != trigger) continue;
+    if (form.trigger != trigger) continue;
     Position at{.form = &form, .part = form.parts[Form::kBegin].empty() ? Form::kCall : Form::kBegin};
     at.index = tagged_ ? 1 : 0;
     positions_.push_back(std::move(at));

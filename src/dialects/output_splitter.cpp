@@ -253,7 +253,7 @@ class OutputSplitter final : public OutputParser {
     if (tools_ != nullptr) {
       if (!tools_->dialect->lead.empty()) tags_.push_back({tools_->dialect->lead, Action::kDrop});
       for (const CompiledForm& form : tools_->forms)
-        if (!form.at_start) tags_.push_back({form.trigger, Action::kCalls});
+        if (!form.at_start()) tags_.push_back({form.trigger, Action::kCalls});
     }
     starts_.reset();
     for (const Tag& tag : tags_) starts_.set(static_cast<unsigned char>(tag.text.front()));

@@ -16,8 +16,8 @@ Kind kind_of(char letter) {
   return static_cast<Kind>(static_cast<std::size_t>(Kind::kName) + at);
 }
 
-bool has_longer_literal(const Element& element) {
-  return element.kind == Kind::kLiteral && element.text.size() > 2;
+bool has_longer_literal(const Element& element, std::size_t bytes) {
+  return element.kind == Kind::kLiteral && element.text.size() > bytes;
 }
 
 CompiledForm compile_form(const ToolDialect& dialect, const ToolForm& form) {
@@ -32,19 +32,18 @@ CompiledForm compile_form(const ToolDialect& dialect, const ToolForm& form) {
   compiled.parts[CompiledForm::kParameter] = compile_pattern(dialect.parameter);
 
   const Pattern& first = form.begin.empty() ? call : compiled.parts[CompiledForm::kBegin];
-  compiled.at_start = first.front().kind != Kind::kLiteral || first.front().text.size() == 1;
-  if (!compiled.at_start) compiled.trigger = first.front().text;
+  if (has_longer_literal(first.front(), 1)) compiled.trigger = first.front().text;
   bool behind_arguments = false;
   for (std::size_t i = 0; i < call.size(); ++i) {
     const Kind kind = call[i].kind;
     if (kind == Kind::kParameters) compiled.parameters = i;
-    if (behind_arguments && has_longer_literal(call[i])) compiled.closers.push_back(call[i].text);
+    if (behind_arguments && has_longer_literal(call[i], 2)) compiled.closers.push_back(call[i].text);
     if (behind_arguments && kind == Kind::kLiteral && compiled.after_parameters == 0)
       compiled.after_parameters = i;
     behind_arguments = behind_arguments || (kind >= Kind::kObject && kind <= Kind::kParameters);
   }
   for (const Element& element : compiled.parts[CompiledForm::kEnd])
-    if (has_longer_literal(element)) compiled.closers.push_back(element.text);
+    if (has_longer_literal(element, 2)) compiled.closers.push_back(element.text);
   return compiled;
 }
 

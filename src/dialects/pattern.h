@@ -47,9 +47,8 @@ inline bool is_name_byte(char c) {
 struct CompiledForm {
   enum Part { kBegin, kCall, kSeparator, kEnd, kParameter, kParts };
   Pattern parts[kParts];
-  // The first literal, which has to come; empty where the form begins with what is none, or is `at_start`.
-  std::string trigger;
-  bool at_start = false;       // it is read where content begins alone
+  std::string trigger;  // the first literal, which has to come; empty where it is `at_start`
+  bool at_start() const { return trigger.empty(); }  // it is read where content begins alone
   std::size_t parameters = 0;  // where kParameters stands in the call, and the literal behind it
   std::size_t after_parameters = 0;
   std::vector<std::string> closers;  // literals that may still come behind a call that broke off
