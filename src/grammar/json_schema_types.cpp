@@ -83,9 +83,7 @@ ExprId SchemaCompiler::string(const Place& place) {
     all.push_back(ex_.complement(ex_.literals({texts.begin(), texts.end()})));
   }
   if (all.empty()) return json_.quoted(ex_.repeat(json_.character(), min, max));
-  all.push_back(min > 0 || max != kNoLimit
-                    ? ex_.repeat(json_.canonical_character(CharacterSet::all()), min, max)
-                    : json_.canonical_text());
+  all.push_back(ex_.repeat(json_.canonical_character(CharacterSet::all()), min, max));
   return json_.quoted(ex_.all_of(std::move(all)));
 }
 

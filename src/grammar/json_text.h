@@ -34,7 +34,6 @@ class JsonText {
  public:
   JsonText(Expressions& expressions, const Source& source);
 
-  ExprId space() const { return space_; }
   ExprId comma() const { return comma_; }
   ExprId colon() const { return colon_; }
   ExprId any_value();  // a rule; objects and arrays in one another as deep as one likes
