@@ -21,54 +21,39 @@ std::uint64_t slot_of(ExprId id, const ExprHash& hash) { return (hash.first >> 3
 
 // SipHash (Aumasson and Bernstein, 2012) of 128 bits, with one round a word. Its key is this process's own,
 // so that nobody can write two sources whose expressions have one hash: what is kept by it is not compared.
-class KeyedHash {
- public:
-  KeyedHash() {
-    static const std::array<std::uint64_t, 2> key = [] {
-      std::random_device random;
-      const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
-      return std::array{word(), word()};
-    }();
-    a_ = key[0] ^ 0x736F6D6570736575u;
-    b_ = key[1] ^ 0x646F72616E646F83u;
-    c_ = key[0] ^ 0x6C7967656E657261u;
-    d_ = key[1] ^ 0x7465646279746573u;
-  }
-  void add(std::uint64_t word) {
-    d_ ^= word;
-    mix();
-    a_ ^= word;
-  }
-  void add(const ExprHash& hash) {
-    add(hash.first);
-    add(hash.second);
-  }
-  ExprHash finish() {
-    c_ ^= 0xEE;
-    const std::uint64_t first = mixed();
-    b_ ^= 0xDD;
-    return {first, mixed()};
-  }
-
- private:
-  std::uint64_t mixed() {
+ExprHash keyed_hash(std::span<const std::uint64_t> words) {
+  static const std::array<std::uint64_t, 2> key = [] {
+    std::random_device random;
+    const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
+    return std::array{word(), word()};
+  }();
+  std::uint64_t a = key[0] ^ 0x736F6D6570736575u, b = key[1] ^ 0x646F72616E646F83u,
+                c = key[0] ^ 0x6C7967656E657261u, d = key[1] ^ 0x7465646279746573u;
+  const auto mix = [&] {
+    a += b;
+    c += d;
+    b = std::rotl(b, 13) ^ a;
+    d = std::rotl(d, 16) ^ c;
+    a = std::rotl(a, 32) + d;
+    c += b;
+    d = std::rotl(d, 21) ^ a;
+    b = std::rotl(b, 17) ^ c;
+    c = std::rotl(c, 32);
+  };
+  const auto mixed = [&] {
     for (int round = 0; round < 3; ++round) mix();
-    return a_ ^ b_ ^ c_ ^ d_;
+    return a ^ b ^ c ^ d;
+  };
+  for (const std::uint64_t word : words) {
+    d ^= word;
+    mix();
+    a ^= word;
   }
-  void mix() {
-    a_ += b_;
-    c_ += d_;
-    b_ = std::rotl(b_, 13) ^ a_;
-    d_ = std::rotl(d_, 16) ^ c_;
-    a_ = std::rotl(a_, 32) + d_;
-    c_ += b_;
-    d_ = std::rotl(d_, 21) ^ a_;
-    b_ = std::rotl(b_, 17) ^ c_;
-    c_ = std::rotl(c_, 32);
-  }
-
-  std::uint64_t a_, b_, c_, d_;
-};
+  c ^= 0xEE;
+  const std::uint64_t first = mixed();
+  b ^= 0xDD;
+  return {first, mixed()};
+}
 
 }  // namespace
 
@@ -161,22 +146,22 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
 ExprId Expressions::intern(Expr expr, std::span<const ExprId> listed, const ByteSet* set) {
   step(1 + listed.size());
   const std::span own = std::span<const ExprId>(expr.of).first(expr.num_children());
-  KeyedHash hash;
-  hash.add(static_cast<std::uint64_t>(expr.kind));
+  std::array<std::uint64_t, 6> words = {static_cast<std::uint64_t>(expr.kind)};
+  auto end = words.begin() + 1;
+  const auto add = [&](const auto& numbers) { end = std::ranges::copy(numbers, end).out; };
   if (set != nullptr) {
-    for (const std::uint64_t word : words_of(*set)) hash.add(word);
+    add(words_of(*set));
   } else if (!listed.empty()) {
-    ExprHash sum;  // whatever order their numbers have here
-    for (const ExprId child : listed) {
-      sum.first += exprs_[child].hash.first;
-      sum.second += exprs_[child].hash.second;
+    for (const ExprId child : listed) {  // whatever order their numbers have here
+      words[1] += exprs_[child].hash.first;
+      words[2] += exprs_[child].hash.second;
     }
-    hash.add(sum);
+    end += 2;
   } else {
-    for (const ExprId child : own) hash.add(exprs_[child].hash);
-    for (std::size_t i = own.size(); i < expr.of.size(); ++i) hash.add(expr.of[i]);
+    for (const ExprId child : own) add(std::array{exprs_[child].hash.first, exprs_[child].hash.second});
+    add(std::span(expr.of).subspan(own.size()));
   }
-  expr.hash = hash.finish();
+  expr.hash = keyed_hash({words.begin(), end});
   std::size_t slot = expr.hash.first & (table_.size() - 1);
   for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
     if (const auto known = static_cast<ExprId>(table_[slot]);

@@ -27,8 +27,6 @@ struct Element {
   ExprId expr = kEmpty;
   bool terminal = false;  // what %ignore allows text behind
   std::uint32_t min = 1, max = 1;
-
-  bool once() const { return min == 1 && max == 1; }
 };
 using Sequence = std::vector<Element>;
 
@@ -38,6 +36,12 @@ struct Rule {
   bool defined = false;
   bool terminal = false;  // between whose parts nothing is ignored
   Recursive built{};
+};
+
+struct Rules {
+  std::vector<Rule> all;
+  std::size_t root;
+  std::vector<Element> ignored;
 };
 
 // Terminals that %import common knows.
@@ -64,7 +68,7 @@ class RuleParser {
   RuleParser(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary)
       : ex_(expressions), text_(text), vocabulary_(vocabulary) {}
 
-  void parse() {
+  Rules parse() {
     for (skip(); at_ < text_.size(); skip()) {
       if (take("%")) {
         directive();
@@ -89,15 +93,11 @@ class RuleParser {
     for (const Rule& rule : rules_)
       if (!rule.defined)
         throw GrammarError(format_text("grammar: the rule {} is not defined", in_quotes(rule.name)));
-  }
-
-  std::vector<Rule>& rules() { return rules_; }
-  std::size_t root() const {
     for (const char* name : {"root", "start"})
-      if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
+      if (const auto found = by_name_.find(name); found != by_name_.end())
+        return {std::move(rules_), found->second, std::move(ignored_)};
     throw GrammarError("grammar: it has no rule named root or start");
   }
-  const std::vector<Element>& ignored() const { return ignored_; }
 
  private:
   [[noreturn]] void fail_here(std::string_view what) const {
@@ -333,13 +333,14 @@ class RuleParser {
 // Expressions of rules. What is not recursive needs no rule of its own, and is a lexeme where it is regular.
 class RuleBuilder {
  public:
-  RuleBuilder(Expressions& expressions, RuleParser& parser) : ex_(expressions), rules_(parser.rules()) {
-    std::vector<ExprId> ignored;
-    for (const Element& element : parser.ignored()) ignored.push_back(build(element));
-    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored))));
-  }
+  RuleBuilder(Expressions& expressions, Rules rules) : ex_(expressions), rules_(std::move(rules)) {}
 
-  ExprId root(std::size_t rule) { return ex_.concat(ignored_, build(rule)); }
+  ExprId root() {
+    std::vector<ExprId> ignored;
+    for (const Element& element : rules_.ignored) ignored.push_back(build(element));
+    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored))));
+    return ex_.concat(ignored_, build(rules_.root));
+  }
 
  private:
   ExprId build(const Element& element) {
@@ -355,7 +356,7 @@ class RuleBuilder {
   }
 
   ExprId build(std::size_t index) {
-    Rule& rule = rules_[index];
+    Rule& rule = rules_.all[index];
     return ex_.recursive(rule.built, [&] {
       if (++depth_ > kMaxRuleDepth)
         throw GrammarError("grammar: rules refer to one another in a chain that is too long");
@@ -373,7 +374,8 @@ class RuleBuilder {
   }
 
   static std::size_t left_rule(const Sequence& sequence) {
-    return !sequence.empty() && sequence.front().once() ? sequence.front().rule : kNoRule;
+    const bool once = !sequence.empty() && sequence.front().min == 1 && sequence.front().max == 1;
+    return once ? sequence.front().rule : kNoRule;
   }
 
   // The rules that a rule may begin with.
@@ -384,7 +386,7 @@ class RuleBuilder {
       const std::size_t at = open.back();
       open.pop_back();
       ex_.check_time();
-      for (const Sequence& sequence : rules_[at].alternatives) {
+      for (const Sequence& sequence : rules_.all[at].alternatives) {
         const std::size_t next = left_rule(sequence);
         if (next != kNoRule && found.insert(next).second) open.push_back(next);
       }
@@ -409,7 +411,7 @@ class RuleBuilder {
     std::map<std::size_t, std::vector<ExprId>> continuations;
     continuations[index].push_back(kEmpty);
     for (const std::size_t c : circle) {
-      for (const Sequence& sequence : rules_[c].alternatives) {
+      for (const Sequence& sequence : rules_.all[c].alternatives) {
         const std::size_t b = left_rule(sequence);
         const bool inside = b != kNoRule && after.contains(b);
         (inside ? continuations[b] : starts)
@@ -421,7 +423,7 @@ class RuleBuilder {
   }
 
   Expressions& ex_;
-  std::vector<Rule>& rules_;
+  Rules rules_;
   ExprId ignored_ = kEmpty;
   bool in_terminal_ = false;
   unsigned depth_ = 0;
@@ -436,10 +438,7 @@ int special_token(const Vocabulary& vocabulary, std::string_view name) {
 }
 
 ExprId compile_rules(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary) {
-  RuleParser parser(expressions, text, vocabulary);
-  parser.parse();
-  const std::size_t root = parser.root();
-  return RuleBuilder(expressions, parser).root(root);
+  return RuleBuilder(expressions, RuleParser(expressions, text, vocabulary).parse()).root();
 }
 
 }  // namespace quire::grammar
