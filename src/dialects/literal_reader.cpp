@@ -38,10 +38,8 @@ std::string json_word(std::string_view text) {
 class LiteralReader final : public ArgumentReader {
  public:
   LiteralReader(bool arguments, std::string_view quote)
-      : quote_(quote),
-        arguments_(arguments),
-        state_(arguments ? &LiteralReader::push_key : &LiteralReader::push_value) {
-    if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}'});
+      : quote_(quote), state_(arguments ? &LiteralReader::push_key : &LiteralReader::push_value) {
+    if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}', .before = "{"});
   }
 
   ReadStatus push(char c) override { return (this->*state_)(c); }
@@ -52,8 +50,8 @@ class LiteralReader final : public ArgumentReader {
  private:
   using State = ReadStatus (LiteralReader::*)(char);  // takes the next byte
   struct Level {
-    char json, written;  // what closes it in either
-    bool empty = true;
+    char json, written;            // what closes it in either
+    std::string_view before = "";  // what is written before the next key or element
   };
 
   bool gemma() const { return !quote_.empty(); }
@@ -191,7 +189,7 @@ class LiteralReader final : public ArgumentReader {
   }
 
   ReadStatus close() {
-    if (arguments_ && levels_.size() == 1 && levels_.back().empty) json_ += '{';
+    if (levels_.back().before == "{") json_ += '{';
     json_ += levels_.back().json;
     levels_.pop_back();
     return end_value();
@@ -211,12 +209,10 @@ class LiteralReader final : public ArgumentReader {
   // Before a key, or an element of a list: what stands between it and the one before.
   void separate() {
     if (levels_.empty() || (in_object() && !key_)) return;
-    if (arguments_ && levels_.size() == 1 && levels_.back().empty) json_ += '{';
-    if (!std::exchange(levels_.back().empty, false)) json_ += ", ";
+    json_ += std::exchange(levels_.back().before, ", ");
   }
 
   const std::string_view quote_;  // Gemma's; empty: Python's
-  const bool arguments_;
   State state_;
   std::vector<Level> levels_;
   std::string word_;          // a bare key or word, or the part of `string_quote_` that came
