@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "base/json.h"
 #include "dialects/argument_reader.h"
 
 namespace quire::dialects {

@@ -1,7 +1,5 @@
 // Numbers within bounds, and multiples of numbers, as expressions over their decimal digits.
 
-#include <string>
-
 #include "grammar/json_text.h"
 
 namespace quire::grammar {

@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "grammar/regex.h"
-
 namespace quire::grammar {
 namespace {
 
