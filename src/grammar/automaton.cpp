@@ -83,7 +83,8 @@ void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, uns
   const std::uint32_t first = trie.first_child(node), end = trie.end_child(node);
   const Table* const derivatives = table(state, end - first > kFewChildren);
   for (std::uint32_t child = first; child < end; ++child) {
-    const ExprId after = next(state, derivatives, trie.byte(child));
+    const std::uint8_t byte = trie.byte(child);
+    const ExprId after = derivatives != nullptr ? (*derivatives)[byte] : expressions_.derivative(state, byte);
     expressions_.step();
     if (after == kNothing) continue;
     for (int token = trie.token(child); token >= 0; token = trie.next_equal(token))

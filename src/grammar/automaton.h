@@ -52,9 +52,6 @@ class Automaton {
   auto within_limits(std::chrono::nanoseconds& allowance, F&& compute);
   std::shared_ptr<const TokenSet> make_mask(ExprId state);
   const Table* table(ExprId state, bool make);
-  ExprId next(ExprId state, const Table* table, std::uint8_t byte) {
-    return table != nullptr ? (*table)[byte] : expressions_.derivative(state, byte);
-  }
   // Splits a state into lexemes and tokens with what follows them, and other states.
   void split(ExprId state);
   // Adds the tokens below a node that a state takes; of a lexeme notes also where it may be over, and how far
