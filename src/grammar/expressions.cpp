@@ -250,13 +250,12 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
     }
   }
   if (set.any()) flat.push_back(bytes(set));
-  std::ranges::sort(flat);
-  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   // One beginning with several continuations is looked at once, so that what is ambiguous does not multiply.
   const auto head = [&](ExprId part) {
     return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a() : part;
   };
   std::ranges::sort(flat, {}, [&](ExprId part) { return std::pair(head(part), part); });
+  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   std::size_t kept = 0;
   for (std::size_t i = 0, end = 0; i < flat.size(); i = end) {
     const ExprId first = head(flat[i]);

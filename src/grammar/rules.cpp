@@ -233,8 +233,7 @@ class RuleParser {
     if (take("(")) return group(")");
     if (peek() == '"' || peek() == '\'') return quoted();
     if (peek() == '<') return named_token();
-    if (peek() == '[' && lark_) {
-      ++at_;
+    if (lark_ && take("[")) {
       Element part = group("]");
       part.min = 0;
       return part;
