@@ -15,7 +15,7 @@ bool is_key_byte(char c) { return std::string_view("<>\"\n").find(c) == std::str
 
 }  // namespace
 
-CallRun::CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson& tools,
+CallRun::CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson* tools,
                  Sink sink)
     : dialect_(dialect),
       tools_(tools),

@@ -21,7 +21,7 @@ class CallRun {
   using Sink = std::function<void(ToolCallDelta)>;
 
   // Behind `trigger`; empty: at the start of content. tools: as parameters_of takes them.
-  CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson& tools, Sink sink);
+  CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson* tools, Sink sink);
 
   ReadStatus push(char c);  // kEnd: this byte ends the run
 
@@ -56,7 +56,7 @@ class CallRun {
   void complete(const Position& at);
 
   const CompiledDialect& dialect_;
-  const OrderedJson& tools_;
+  const OrderedJson* const tools_;
   const Sink sink_;
   const bool tagged_;
   std::vector<Position> positions_, next_;

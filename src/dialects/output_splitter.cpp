@@ -177,8 +177,7 @@ class OutputSplitter final : public OutputParser {
     partial_ = 0;
     if (mode_ == Mode::kReasoning && !tools_->dialect->ends_reasoning && !mention_)
       mention_.emplace(Mention{.text = held_, .delta = {}, .calls_before = calls_});
-    static const OrderedJson kNone = OrderedJson::array();
-    run_.emplace(*tools_, trigger, options_.tools ? *options_.tools : kNone,
+    run_.emplace(*tools_, trigger, options_.tools.get(),
                  [this](ToolCallDelta call) { add_to_call(std::move(call)); });
   }
 
