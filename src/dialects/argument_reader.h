@@ -16,7 +16,7 @@ class ArgumentReader {
   virtual ~ArgumentReader() = default;
 
   // kEnd: with this byte it has ended. kError: this byte cannot stand here.
-  virtual JsonStatus push(char c) = 0;
+  virtual ReadStatus push(char c) = 0;
   // What was read since the last call of this, so far as it is certain.
   virtual std::string take() { return std::exchange(json_, {}); }
 

@@ -90,9 +90,9 @@ Properties properties_of(const OrderedJson& schema, std::string_view pointer) {
   return made;
 }
 
-const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name) {
-  if (!tools.is_array()) return nullptr;
-  for (const OrderedJson& tool : tools) {
+const OrderedJson* parameters_of(const OrderedJson* tools, std::string_view name) {
+  if (tools == nullptr || !tools->is_array()) return nullptr;
+  for (const OrderedJson& tool : *tools) {
     const OrderedJson* function = member(&tool, "function");
     const OrderedJson* known = member(function, "name");
     if (known != nullptr && *known == name) return member(function, "parameters");

@@ -14,8 +14,8 @@ namespace quire::dialects {
 const OrderedJson* member(const OrderedJson* value, std::string_view key);
 
 // The schema of a tool's arguments; nullptr where no tool has the name. tools: a list, as OpenAI's requests
-// have it.
-const OrderedJson* parameters_of(const OrderedJson& tools, std::string_view name);
+// have it, or nullptr.
+const OrderedJson* parameters_of(const OrderedJson* tools, std::string_view name);
 
 // What a schema allows, as bits. A schema that says nothing of types, or is none, allows all.
 using ArgumentTypes = unsigned;

@@ -9,9 +9,9 @@ namespace {
 
 class JsonReader final : public ArgumentReader {
  public:
-  JsonStatus push(char c) override {
-    const JsonStatus status = scanner_.push(c);
-    if (status != JsonStatus::kError) json_ += c;
+  ReadStatus push(char c) override {
+    const ReadStatus status = scanner_.push(c);
+    if (status != ReadStatus::kError) json_ += c;
     return status;
   }
 
@@ -28,21 +28,21 @@ class CallReader final : public ArgumentReader {
   CallReader(const CallReader&) = delete;
   CallReader& operator=(const CallReader&) = delete;
 
-  JsonStatus push(char c) override {
-    if (at_value_ && c != ':' && !is_json_space(c)) {
+  ReadStatus push(char c) override {
+    if (at_value_ && c != ':' && !is_space(c)) {
       at_value_ = false;
-      if (!begin_value(c)) return JsonStatus::kError;
+      if (!begin_value(c)) return ReadStatus::kError;
     }
-    const JsonStatus status = scanner_.push(c);
-    if (status == JsonStatus::kError) return status;
+    const ReadStatus status = scanner_.push(c);
+    if (status == ReadStatus::kError) return status;
     if (value_ == Value::kArguments) {
       json_ += c;
       if (depth_ == 1) value_ = Value::kOther;
     }
-    if (status == JsonStatus::kMore) return status;
-    if (!named_ || (!has_arguments_ && !tagged_)) return JsonStatus::kError;
+    if (status == ReadStatus::kMore) return status;
+    if (!named_ || (!has_arguments_ && !tagged_)) return ReadStatus::kError;
     if (!std::exchange(has_arguments_, true)) json_ = "{}";
-    return JsonStatus::kEnd;
+    return ReadStatus::kEnd;
   }
   std::string take() override { return known() ? ArgumentReader::take() : std::string(); }
 
@@ -118,13 +118,13 @@ class CallReader final : public ArgumentReader {
   }
 
   bool take_argument_byte(char c) {
-    if ((!has_arguments_ || text_ended_) && is_json_space(c)) return true;
+    if ((!has_arguments_ || text_ended_) && is_space(c)) return true;
     if (text_ended_ || (!has_arguments_ && c != '{')) return false;
     has_arguments_ = true;
-    const JsonStatus status = text_scanner_.push(c);
-    if (status == JsonStatus::kError) return false;
+    const ReadStatus status = text_scanner_.push(c);
+    if (status == ReadStatus::kError) return false;
     json_ += c;
-    text_ended_ = status == JsonStatus::kEnd;
+    text_ended_ = status == ReadStatus::kEnd;
     return true;
   }
 

@@ -15,18 +15,22 @@ bool is_key_byte(char c) { return std::string_view("<>\"\n").find(c) == std::str
 
 }  // namespace
 
-CallRun::CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson& tools,
-                 CallSink& sink)
-    : dialect_(dialect), tools_(tools), sink_(sink), tagged_(!trigger.empty()), at_{.form = nullptr} {
+CallRun::CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson* tools,
+                 Sink sink)
+    : dialect_(dialect),
+      tools_(tools),
+      sink_(std::move(sink)),
+      tagged_(!trigger.empty()),
+      at_{.form = nullptr} {
   for (const Form& form : dialect.forms) {
-    if (form.at_start != trigger.empty() || form.trigger != trigger) continue;
+    if (form.trigger != trigger) continue;
     Position at{.form = &form, .part = form.parts[Form::kBegin].empty() ? Form::kCall : Form::kBegin};
     at.index = tagged_ ? 1 : 0;
     positions_.push_back(std::move(at));
   }
 }
 
-CallRun::Status CallRun::push(char c) {
+ReadStatus CallRun::push(char c) {
   consumed_ = false;
   if (value_) return push_value(c);
   next_.clear();
@@ -34,9 +38,9 @@ CallRun::Status CallRun::push(char c) {
     step(at, c);
     if (value_) return push_value(c);
   }
-  if (next_.empty()) return Status::kRefused;
+  if (next_.empty()) return ReadStatus::kError;
   positions_.swap(next_);
-  return done_ ? Status::kDone : Status::kMore;
+  return done_ ? ReadStatus::kEnd : ReadStatus::kMore;
 }
 
 // From the end of a part to those that may follow it.
@@ -160,27 +164,28 @@ void CallRun::start_value(Position at, char c) {
   }
 }
 
-CallRun::Status CallRun::push_value(char c) {
+ReadStatus CallRun::push_value(char c) {
   positions_.clear();
-  const JsonStatus status = value_->push(c);
-  if (status == JsonStatus::kError) return Status::kRefused;
+  const ReadStatus status = value_->push(c);
+  if (status == ReadStatus::kError) return status;
   if (const std::string json = value_->take(); !json.empty()) add_arguments(json);
   consumed_ = begun_;
-  if (status == JsonStatus::kMore) return Status::kMore;
+  if (status == ReadStatus::kMore) return status;
   value_.reset();
   ++at_.index;
   if (at_.part == Form::kParameter)  // whose closing tag was its reader's
     at_.index += at_.pattern()[at_.index].kind == Kind::kLine ? 2 : 1;
   positions_.push_back(at_);
   complete(at_);
-  return done_ ? Status::kDone : Status::kMore;
+  return done_ ? ReadStatus::kEnd : ReadStatus::kMore;
 }
 
 // The sink gets the call with the first of its arguments.
 void CallRun::add_arguments(const std::string& json) {
-  if (!begun_) sink_.begin_call(at_.name, at_.id);
+  ToolCallDelta call{.index = 0, .id = {}, .name = {}, .arguments = json};
+  if (!begun_) call.id = at_.id, call.name = at_.name;
+  sink_(std::move(call));
   begun_ = has_calls_ = true;
-  sink_.add_arguments(json);
 }
 
 // What ends where a literal or a value does.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -7,33 +8,22 @@
 
 #include "base/json.h"
 #include "dialects/argument_reader.h"
+#include "dialects/output_format.h"
 #include "dialects/pattern.h"
 
 namespace quire::dialects {
-
-// Takes what a run of calls holds.
-class CallSink {
- public:
-  virtual ~CallSink() = default;
-  // written_id: what the model wrote for $I; may be empty.
-  virtual void begin_call(const std::string& name, const std::string& written_id) = 0;
-  virtual void add_arguments(std::string_view json) = 0;
-};
 
 // Reads one run of calls, byte by byte, along all forms of its dialect that the text may still have: an
 // automaton whose states are places in the patterns. Where one of them has a value, its reader takes over.
 class CallRun {
  public:
-  enum class Status {
-    kMore,
-    kDone,    // this byte ends the run
-    kRefused  // this byte cannot stand here
-  };
+  // Takes what a run holds: what a call begins with has its name, and as its id what the model wrote for $I.
+  using Sink = std::function<void(ToolCallDelta)>;
 
   // Behind `trigger`; empty: at the start of content. tools: as parameters_of takes them.
-  CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson& tools, CallSink& sink);
+  CallRun(const CompiledDialect& dialect, std::string_view trigger, const OrderedJson* tools, Sink sink);
 
-  Status push(char c);
+  ReadStatus push(char c);  // kEnd: this byte ends the run
 
   // The last byte, and with it all before it, belongs to calls that the sink has got.
   bool consumed() const { return consumed_; }
@@ -61,13 +51,13 @@ class CallRun {
   void step_captured(Position at, std::string Position::*text, bool taken, char c);
   void keep(Position at);
   void start_value(Position at, char c);
-  Status push_value(char c);
+  ReadStatus push_value(char c);
   void add_arguments(const std::string& json);
   void complete(const Position& at);
 
   const CompiledDialect& dialect_;
-  const OrderedJson& tools_;
-  CallSink& sink_;
+  const OrderedJson* const tools_;
+  const Sink sink_;
   const bool tagged_;
   std::vector<Position> positions_, next_;
   Position at_;                            // of the value that is read, or of what was completed last

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <boost/json/basic_parser_impl.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -9,13 +10,21 @@
 
 namespace quire::dialects {
 
-enum class JsonStatus {
-  kMore,   // the value goes on
+// Of what is read byte by byte.
+enum class ReadStatus {
+  kMore,   // it goes on
   kEnd,    // this byte ends it; of a number, it stands behind it
   kError,  // this byte cannot stand here
 };
 
-inline bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+inline constexpr std::string_view kWhiteSpace = " \t\n\r";
+inline bool is_space(char c) { return kWhiteSpace.find(c) != kWhiteSpace.npos; }
+inline bool is_blank(std::string_view text) { return text.find_first_not_of(kWhiteSpace) == text.npos; }
+// Without the white space around it.
+inline std::string_view trimmed(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
+  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);
+}
 
 // A handler of Boost.JSON's parser that takes all and keeps nothing; others derive from it.
 struct JsonHandler {
@@ -56,12 +65,12 @@ class JsonScanner {
   explicit JsonScanner(std::size_t max_depth = kMaxDepth, Args&&... handler)
       : parser_(options(max_depth), std::forward<Args>(handler)...) {}
 
-  JsonStatus push(char c) {
-    if (is_beyond(c)) return JsonStatus::kMore;
+  ReadStatus push(char c) {
+    if (is_beyond(c)) return ReadStatus::kMore;
     boost::json::error_code error;
     const bool taken = parser_.write_some(true, &c, 1, error) == 1;
-    if (error || !taken) return JsonStatus::kError;
-    return parser_.done() ? JsonStatus::kEnd : JsonStatus::kMore;
+    if (error || !taken) return ReadStatus::kError;
+    return parser_.done() ? ReadStatus::kEnd : ReadStatus::kMore;
   }
 
  private:
@@ -97,12 +106,12 @@ class JsonScanner {
 // Whether it is one JSON value, of numbers of any size.
 inline bool is_json(std::string_view text) {
   JsonScanner<> scanner;
-  JsonStatus status = JsonStatus::kMore;
+  ReadStatus status = ReadStatus::kMore;
   for (const char c : text) {
-    if (status == JsonStatus::kEnd && !is_json_space(c)) return false;
-    if (status == JsonStatus::kMore) status = scanner.push(c);
+    if (status == ReadStatus::kEnd && !is_space(c)) return false;
+    if (status == ReadStatus::kMore) status = scanner.push(c);
   }
-  return status == JsonStatus::kEnd || (status == JsonStatus::kMore && scanner.push(' ') == JsonStatus::kEnd);
+  return status == ReadStatus::kEnd || (status == ReadStatus::kMore && scanner.push(' ') == ReadStatus::kEnd);
 }
 
 }  // namespace quire::dialects

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "base/json.h"
 #include "dialects/argument_reader.h"
 
 namespace quire::dialects {
@@ -29,8 +28,7 @@ void append_json_byte(std::string& json, char c) {
 
 // Python's words as JSON's, without the white space around them.
 std::string json_word(std::string_view text) {
-  text = text.substr(std::min(text.find_first_not_of(" \t\n\r"), text.size()));
-  std::string word(text.substr(0, text.find_last_not_of(" \t\n\r") + 1));
+  std::string word(trimmed(text));
   if (word == "True" || word == "False") word.front() = word == "True" ? 't' : 'f';
   return word == "None" ? "null" : word;
 }
@@ -39,123 +37,120 @@ std::string json_word(std::string_view text) {
 class LiteralReader final : public ArgumentReader {
  public:
   LiteralReader(bool arguments, std::string_view quote)
-      : quote_(quote),
-        arguments_(arguments),
-        state_(arguments ? &LiteralReader::push_key : &LiteralReader::push_value) {
-    if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}'});
+      : quote_(quote), state_(arguments ? &LiteralReader::push_key : &LiteralReader::push_value) {
+    if (arguments) levels_.push_back({.json = '}', .written = quote.empty() ? ')' : '}', .before = "{"});
   }
 
-  JsonStatus push(char c) override { return (this->*state_)(c); }
+  ReadStatus push(char c) override { return (this->*state_)(c); }
   bool in_string() const {
     return state_ == &LiteralReader::push_string || state_ == &LiteralReader::push_escape;
   }
 
  private:
-  using State = JsonStatus (LiteralReader::*)(char);  // takes the next byte
+  using State = ReadStatus (LiteralReader::*)(char);  // takes the next byte
   struct Level {
-    char json, written;  // what closes it in either
-    bool empty = true;
+    char json, written;            // what closes it in either
+    std::string_view before = "";  // what is written before the next key or element
   };
 
   bool gemma() const { return !quote_.empty(); }
   bool in_object() const { return !levels_.empty() && levels_.back().json != ']'; }
   bool closes(char c) const { return !levels_.empty() && c == levels_.back().written; }
   char assigns() const { return levels_.back().written == ')' ? '=' : ':'; }
-  JsonStatus become(State state) {
+  ReadStatus become(State state) {
     state_ = state;
-    return JsonStatus::kMore;
+    return ReadStatus::kMore;
   }
 
-  JsonStatus push_key(char c) {
-    if (is_json_space(c)) return JsonStatus::kMore;
+  ReadStatus push_key(char c) {
+    if (is_space(c)) return ReadStatus::kMore;
     if (closes(c)) return close();
     key_ = true;
     const bool bare = gemma() || levels_.back().written == ')';
     if (gemma() ? c == quote_.front() : !bare && (c == '"' || c == '\'')) return begin_quote(c);
-    if (!bare || !is_bare_byte(c)) return JsonStatus::kError;
+    if (!bare || !is_bare_byte(c)) return ReadStatus::kError;
     word_.assign(1, c);
     return become(&LiteralReader::push_bare_key);
   }
 
-  JsonStatus push_bare_key(char c) {
+  ReadStatus push_bare_key(char c) {
     if (c != assigns()) {
-      const bool goes_on = is_bare_byte(c) && (is_json_space(c) || !is_json_space(word_.back()));
+      const bool goes_on = is_bare_byte(c) && (is_space(c) || !is_space(word_.back()));
       word_ += c;
-      return goes_on && word_.size() <= kLongestWord ? JsonStatus::kMore : JsonStatus::kError;
+      return goes_on && word_.size() <= kLongestWord ? ReadStatus::kMore : ReadStatus::kError;
     }
     separate();
-    word_.resize(word_.find_last_not_of(" \t\n\r") + 1);
-    json_ += json_string(word_) + ": ";
+    json_ += json_string(trimmed(word_)) + ": ";
     return become(&LiteralReader::push_value);
   }
 
-  JsonStatus push_assign(char c) {
-    if (is_json_space(c)) return JsonStatus::kMore;
-    if (c != assigns()) return JsonStatus::kError;
+  ReadStatus push_assign(char c) {
+    if (is_space(c)) return ReadStatus::kMore;
+    if (c != assigns()) return ReadStatus::kError;
     json_ += ": ";
     return become(&LiteralReader::push_value);
   }
 
-  JsonStatus push_value(char c) {
-    if (is_json_space(c)) return JsonStatus::kMore;
+  ReadStatus push_value(char c) {
+    if (is_space(c)) return ReadStatus::kMore;
     key_ = false;
     if (closes(c) && !in_object()) return close();
     if (c == '[' || c == '{' || (c == '(' && !gemma())) return open(c);
     if (gemma() ? c == quote_.front() : c == '"' || c == '\'') return begin_quote(c);
-    if (!is_bare_byte(c)) return JsonStatus::kError;
+    if (!is_bare_byte(c)) return ReadStatus::kError;
     word_.assign(1, c);
     return become(&LiteralReader::push_word);
   }
 
-  JsonStatus push_word(char c) {
-    if (!ends_word(c) && (gemma() || !is_json_space(c))) {
+  ReadStatus push_word(char c) {
+    if (!ends_word(c) && (gemma() || !is_space(c))) {
       word_ += c;
-      return word_.size() <= kLongestWord ? JsonStatus::kMore : JsonStatus::kError;
+      return word_.size() <= kLongestWord ? ReadStatus::kMore : ReadStatus::kError;
     }
     const std::string word = json_word(word_);
     const bool json = is_json(word);
-    if (!json && !gemma()) return JsonStatus::kError;
+    if (!json && !gemma()) return ReadStatus::kError;
     separate();
     json_ += json ? word : json_string(word);
-    const JsonStatus status = end_value();
-    return status == JsonStatus::kMore ? push(c) : status;
+    const ReadStatus status = end_value();
+    return status == ReadStatus::kMore ? push(c) : status;
   }
 
-  JsonStatus begin_quote(char c) {
+  ReadStatus begin_quote(char c) {
     string_quote_ = gemma() ? std::string(quote_) : std::string(1, c);
     word_.clear();
     state_ = &LiteralReader::push_quote;
     return push_quote(c);
   }
 
-  JsonStatus push_quote(char c) {
+  ReadStatus push_quote(char c) {
     word_ += c;
     if (word_ != string_quote_)
-      return string_quote_.starts_with(word_) ? JsonStatus::kMore : JsonStatus::kError;
+      return string_quote_.starts_with(word_) ? ReadStatus::kMore : ReadStatus::kError;
     separate();
     json_ += '"';
     word_.clear();
     return become(&LiteralReader::push_string);
   }
 
-  JsonStatus push_string(char c) {
+  ReadStatus push_string(char c) {
     if (c == '\\' && !gemma()) return become(&LiteralReader::push_escape);
-    if (surrogate_) return JsonStatus::kError;
+    if (surrogate_) return ReadStatus::kError;
     word_ += c;
     if (word_ == string_quote_) return end_string();
     for (; !string_quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
-    return JsonStatus::kMore;
+    return ReadStatus::kMore;
   }
 
-  JsonStatus end_string() {
+  ReadStatus end_string() {
     json_ += '"';
     return key_ ? become(&LiteralReader::push_assign) : end_value();
   }
 
-  JsonStatus push_escape(char c) {
+  ReadStatus push_escape(char c) {
     constexpr std::string_view kLetters = "ntrbfav0\"\\'/";
     constexpr std::string_view kBytes{"\n\t\r\b\f\a\v\0\"\\'/", kLetters.size()};
-    if (surrogate_ && c != 'u') return JsonStatus::kError;
+    if (surrogate_ && c != 'u') return ReadStatus::kError;
     digits_ = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     code_ = 0;
     if (digits_ > 0) return become(&LiteralReader::push_hex);
@@ -166,14 +161,14 @@ class LiteralReader final : public ArgumentReader {
     return become(&LiteralReader::push_string);
   }
 
-  JsonStatus push_hex(char c) {
+  ReadStatus push_hex(char c) {
     constexpr std::string_view kDigits = "0123456789abcdef";
     const std::size_t digit = kDigits.find(c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c);
-    if (digit == kDigits.npos) return JsonStatus::kError;
+    if (digit == kDigits.npos) return ReadStatus::kError;
     code_ = code_ << 4 | static_cast<unsigned>(digit);
-    if (--digits_ > 0) return JsonStatus::kMore;
+    if (--digits_ > 0) return ReadStatus::kMore;
     const bool second = code_ >= 0xDC00 && code_ < 0xE000;
-    if (second != surrogate_ || code_ > 0x10FFFF) return JsonStatus::kError;
+    if (second != surrogate_ || code_ > 0x10FFFF) return ReadStatus::kError;
     if (code_ >= 0x10000) {
       json_ += format_text("\\u{:04x}", 0xD7C0 + (code_ >> 10));
       code_ = 0xDC00 | (code_ & 0x3FF);
@@ -183,8 +178,8 @@ class LiteralReader final : public ArgumentReader {
     return become(&LiteralReader::push_string);
   }
 
-  JsonStatus open(char opener) {
-    if (levels_.size() == JsonScanner<>::kMaxDepth) return JsonStatus::kError;
+  ReadStatus open(char opener) {
+    if (levels_.size() == JsonScanner<>::kMaxDepth) return ReadStatus::kError;
     separate();
     const char json = opener == '{' ? '}' : ']';
     json_ += opener == '{' ? '{' : '[';
@@ -192,33 +187,31 @@ class LiteralReader final : public ArgumentReader {
     return become(opener == '{' ? &LiteralReader::push_key : &LiteralReader::push_value);
   }
 
-  JsonStatus close() {
-    if (arguments_ && levels_.size() == 1 && levels_.back().empty) json_ += '{';
+  ReadStatus close() {
+    if (levels_.back().before == "{") json_ += '{';
     json_ += levels_.back().json;
     levels_.pop_back();
     return end_value();
   }
 
-  JsonStatus push_after(char c) {
-    if (is_json_space(c)) return JsonStatus::kMore;
+  ReadStatus push_after(char c) {
+    if (is_space(c)) return ReadStatus::kMore;
     if (c == ',') return become(in_object() ? &LiteralReader::push_key : &LiteralReader::push_value);
-    return closes(c) ? close() : JsonStatus::kError;
+    return closes(c) ? close() : ReadStatus::kError;
   }
 
-  JsonStatus end_value() {
+  ReadStatus end_value() {
     state_ = &LiteralReader::push_after;
-    return levels_.empty() ? JsonStatus::kEnd : JsonStatus::kMore;
+    return levels_.empty() ? ReadStatus::kEnd : ReadStatus::kMore;
   }
 
   // Before a key, or an element of a list: what stands between it and the one before.
   void separate() {
     if (levels_.empty() || (in_object() && !key_)) return;
-    if (arguments_ && levels_.size() == 1 && levels_.back().empty) json_ += '{';
-    if (!std::exchange(levels_.back().empty, false)) json_ += ", ";
+    json_ += std::exchange(levels_.back().before, ", ");
   }
 
   const std::string_view quote_;  // Gemma's; empty: Python's
-  const bool arguments_;
   State state_;
   std::vector<Level> levels_;
   std::string word_;          // a bare key or word, or the part of `string_quote_` that came
@@ -234,20 +227,20 @@ class ValueReader final : public ArgumentReader {
   ValueReader(std::string_view closing, bool line, ArgumentTypes types)
       : closing_((line ? "\n" : "") + std::string(closing)), line_(line), types_(types) {}
 
-  JsonStatus push(char c) override {
+  ReadStatus push(char c) override {
     const std::string_view closing = closing_, bare = closing.substr(line_ ? 1 : 0);
-    if (literal_ && literal_->in_string()) return push_value(c) ? JsonStatus::kMore : JsonStatus::kError;
+    if (literal_ && literal_->in_string()) return push_value(c) ? ReadStatus::kMore : ReadStatus::kError;
     for (held_ += c; !held_.empty(); held_.erase(0, 1)) {
       if (held_ == closing || held_ == bare) return end();
-      if (closing.starts_with(held_) || bare.starts_with(held_)) return JsonStatus::kMore;
-      if (!push_value(held_.front())) return JsonStatus::kError;
+      if (closing.starts_with(held_) || bare.starts_with(held_)) return ReadStatus::kMore;
+      if (!push_value(held_.front())) return ReadStatus::kError;
     }
-    return JsonStatus::kMore;
+    return ReadStatus::kMore;
   }
 
  private:
   bool push_value(char c) {
-    const bool first = !std::exchange(begun_, begun_ || types_ == kTypeText || !is_json_space(c));
+    const bool first = !std::exchange(begun_, begun_ || types_ == kTypeText || !is_space(c));
     if (types_ == kTypeText) {
       if (first) json_ = "\"";
       append_json_byte(json_, c);
@@ -258,28 +251,28 @@ class ValueReader final : public ArgumentReader {
     if (first && opened != 0 && (!text || (types_ & opened) != 0))
       literal_.emplace(false, std::string_view());
     // Of what may be text, the literal only tells where strings are.
-    if (text && literal_ && literal_->push(c) != JsonStatus::kMore) literal_.reset();
+    if (text && literal_ && literal_->push(c) != ReadStatus::kMore) literal_.reset();
     if (text || !literal_) {
       whole_ += c;
       return true;
     }
-    if (literal_ended_) return is_json_space(c);
-    const JsonStatus status = literal_->push(c);
+    if (literal_ended_) return is_space(c);
+    const ReadStatus status = literal_->push(c);
     json_ += literal_->take();
-    literal_ended_ = status == JsonStatus::kEnd;
-    return status != JsonStatus::kError;
+    literal_ended_ = status == ReadStatus::kEnd;
+    return status != ReadStatus::kError;
   }
 
-  JsonStatus end() {
+  ReadStatus end() {
     const bool text = (types_ & kTypeText) != 0;
-    if (literal_ && !text) return literal_ended_ ? JsonStatus::kEnd : JsonStatus::kError;
+    if (literal_ && !text) return literal_ended_ ? ReadStatus::kEnd : ReadStatus::kError;
     if (types_ == kTypeText) {
       json_ += begun_ ? "\"" : "\"\"";
     } else {
       const ArgumentTypes read = types_read(whole_), wanted = text ? types_ & ~kTypeText : kAnyType;
       json_ = (read & wanted) != 0 ? json_word(whole_) : json_string(whole_);
     }
-    return JsonStatus::kEnd;
+    return ReadStatus::kEnd;
   }
 
   const std::string closing_;  // with the line break, where there is one

@@ -29,11 +29,13 @@ struct OutputDelta {
   void append(const OutputDelta& next) {
     content += next.content;
     reasoning += next.reasoning;
-    for (const ToolCallDelta& call : next.tool_calls) {
-      const bool goes_on = !tool_calls.empty() && tool_calls.back().index == call.index;
-      if (!goes_on) tool_calls.push_back(call);
-      if (goes_on) tool_calls.back().arguments += call.arguments;
-    }
+    for (const ToolCallDelta& call : next.tool_calls) add(call);
+  }
+  void add(ToolCallDelta call) {
+    if (!tool_calls.empty() && tool_calls.back().index == call.index)
+      tool_calls.back().arguments += call.arguments;
+    else
+      tool_calls.push_back(std::move(call));
   }
 };
 

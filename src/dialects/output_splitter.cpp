@@ -11,14 +11,12 @@ namespace quire::dialects {
 namespace {
 
 bool ends_with_any(std::string_view text, const Few<std::string_view>& tags) {
-  return std::ranges::any_of(tags, [&](std::string_view tag) {
-    return text.ends_with(tag.substr(0, tag.find_last_not_of(" \t\n\r") + 1));
-  });
+  return std::ranges::any_of(tags, [&](std::string_view tag) { return text.ends_with(trimmed(tag)); });
 }
 
 // The state machine between the tables and the deltas. Text is either reasoning or content; the tags that may
 // come in it depend on that. A tag that begins calls hands over to a CallRun, until that ends or refuses.
-class OutputSplitter final : public OutputParser, private CallSink {
+class OutputSplitter final : public OutputParser {
  public:
   OutputSplitter(const OutputFormat& format, std::string_view prompt, ToolParserOptions options)
       : reasoning_(format.reasoning),
@@ -49,10 +47,10 @@ class OutputSplitter final : public OutputParser, private CallSink {
 
   OutputDelta finish() override {
     if (holds_cut_call()) drop_held();
-    if (mention_ && !mention_->calls.empty()) {
-      for (ToolCallDelta& call : mention_->calls) {
-        call.id = options_.new_id ? options_.new_id() : random_call_id(tools_->dialect->ids);
-        delta_.tool_calls.push_back(std::move(call));
+    if (mention_ && !mention_->delta.empty()) {
+      for (ToolCallDelta& call : mention_->delta.tool_calls) {
+        call.id = id_of(call);
+        delta_.add(std::move(call));
       }
       if (!is_blank(held_)) delta_.content += held_;
     } else if (mention_) {
@@ -74,32 +72,29 @@ class OutputSplitter final : public OutputParser, private CallSink {
   // Calls in reasoning, which may be no more than mentioned: they count if nothing else follows.
   struct Mention {
     std::string text;
-    std::vector<ToolCallDelta> calls;
+    OutputDelta delta;
     int calls_before;
   };
 
-  void begin_call(const std::string& name, const std::string& written_id) override {
-    const int call = calls_++;
-    blank_ = true;
-    at_start_ = false;
-    if (!mention_) mode_ = Mode::kContent;  // its tags are found when the run ends
-    if (dropped(call)) return;
-    ToolCallDelta begun{.index = call, .id = {}, .name = name, .arguments = {}};
-    if (mention_) return mention_->calls.push_back(std::move(begun));
+  // The id of a call that begins, by the one that the model has written.
+  std::string id_of(const ToolCallDelta& call) const {
     const CallIds ids = tools_->dialect->ids;
-    begun.id = ids == CallIds::kWritten && !written_id.empty() ? "functions." + name + ":" + written_id
-               : options_.new_id                               ? options_.new_id()
-                                                               : random_call_id(ids);
-    delta_.tool_calls.push_back(std::move(begun));
+    if (ids == CallIds::kWritten && !call.id.empty()) return "functions." + call.name + ":" + call.id;
+    return options_.new_id ? options_.new_id() : random_call_id(ids);
   }
 
-  void add_arguments(std::string_view json) override {
-    const int call = calls_ - 1;
-    if (dropped(call)) return;
-    std::vector<ToolCallDelta>& calls = mention_ ? mention_->calls : delta_.tool_calls;
-    if (calls.empty() || calls.back().index != call)
-      calls.push_back({.index = call, .id = {}, .name = {}, .arguments = {}});
-    calls.back().arguments += json;
+  void add_to_call(ToolCallDelta call) {
+    const bool begins = !call.name.empty();
+    if (begins) {
+      ++calls_;
+      blank_ = true;
+      at_start_ = false;
+      if (!mention_) mode_ = Mode::kContent;  // its tags are found when the run ends
+    }
+    call.index = calls_ - 1;
+    if (call.index > 0 && !options_.parallel_tool_calls) return;
+    if (begins && !mention_) call.id = id_of(call);
+    (mention_ ? mention_->delta : delta_).add(std::move(call));
   }
 
   void push(char c) {
@@ -181,16 +176,16 @@ class OutputSplitter final : public OutputParser, private CallSink {
   void begin_run(std::string_view trigger) {
     partial_ = 0;
     if (mode_ == Mode::kReasoning && !tools_->dialect->ends_reasoning && !mention_)
-      mention_.emplace(Mention{.text = held_, .calls = {}, .calls_before = calls_});
-    static const OrderedJson kNone = OrderedJson::array();
-    run_.emplace(*tools_, trigger, options_.tools ? *options_.tools : kNone, static_cast<CallSink&>(*this));
+      mention_.emplace(Mention{.text = held_, .delta = {}, .calls_before = calls_});
+    run_.emplace(*tools_, trigger, options_.tools.get(),
+                 [this](ToolCallDelta call) { add_to_call(std::move(call)); });
   }
 
   void push_call(char c) {
-    const CallRun::Status status = run_->push(c);
+    const ReadStatus status = run_->push(c);
     if (run_->consumed()) drop_held();
-    if (status == CallRun::Status::kRefused) return refuse();
-    if (status == CallRun::Status::kMore) return;
+    if (status == ReadStatus::kError) return refuse();
+    if (status == ReadStatus::kMore) return;
     closers_ = run_->closers();
     run_.reset();
     find_tags();
@@ -201,7 +196,7 @@ class OutputSplitter final : public OutputParser, private CallSink {
   void refuse() {
     const bool has_calls = run_->has_calls();
     std::size_t unread = std::min(run_->partial() + 1, held_.size());
-    const std::size_t first = held_.find_first_not_of(" \t\n\r");
+    const std::size_t first = held_.find_first_not_of(kWhiteSpace);
     if (!has_calls && first != held_.npos) unread = std::min(unread, held_.size() - first - 1);
     if (has_calls) closers_ = run_->closers();
     run_.reset();
@@ -257,7 +252,7 @@ class OutputSplitter final : public OutputParser, private CallSink {
     if (tools_ != nullptr) {
       if (!tools_->dialect->lead.empty()) tags_.push_back({tools_->dialect->lead, Action::kDrop});
       for (const CompiledForm& form : tools_->forms)
-        if (!form.at_start) tags_.push_back({form.trigger, Action::kCalls});
+        if (!form.at_start()) tags_.push_back({form.trigger, Action::kCalls});
     }
     starts_.reset();
     for (const Tag& tag : tags_) starts_.set(static_cast<unsigned char>(tag.text.front()));
@@ -277,7 +272,6 @@ class OutputSplitter final : public OutputParser, private CallSink {
     return calls_ > 0 && is_blank(std::string_view(held_).substr(0, cut)) &&
            std::ranges::any_of(closers, [&](std::string_view tag) { return tag.starts_with(begun); });
   }
-  bool dropped(int call) const { return call > 0 && !options_.parallel_tool_calls; }
 
   const ReasoningDialect* reasoning_;
   const CompiledDialect* tools_;
@@ -310,7 +304,7 @@ std::string random_call_id(CallIds ids) {
 }
 
 ReasoningTags reasoning_tags(const ReasoningDialect& dialect, std::string_view prompt) {
-  prompt = prompt.substr(0, prompt.find_last_not_of(" \t\n\r") + 1);
+  prompt = trimmed(prompt);
   if (ends_with_any(prompt, dialect.end)) return {};
   const bool within = dialect.implicit || ends_with_any(prompt, dialect.begin);
   return {.begin = std::string(within ? "" : dialect.begin.front()),

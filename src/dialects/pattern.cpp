@@ -16,66 +16,8 @@ Kind kind_of(char letter) {
   return static_cast<Kind>(static_cast<std::size_t>(Kind::kName) + at);
 }
 
-class PatternCompiler {
- public:
-  explicit PatternCompiler(std::string_view text) : text_(text) {}
-
-  Pattern run() {
-    while (at_ < text_.size()) {
-      if (text_[at_] == '$') {
-        marked(text_[at_ + 1]);
-        at_ += 2;
-      } else if (is_space(text_[at_])) {
-        std::size_t end = at_;
-        while (end < text_.size() && is_space(text_[end])) ++end;
-        space(text_.substr(at_, end - at_));
-        at_ = end;
-      } else {
-        literal(text_[at_++]);
-      }
-    }
-    return std::move(pattern_);
-  }
-
- private:
-  void marked(char letter) {
-    if (letter == '_') return literal(' ');
-    if (letter == '[' || letter == '(') {
-      open_ = pattern_.size();
-      pattern_.push_back({.kind = Kind::kOptional, .written = letter == '['});
-    } else if (letter == ']' || letter == ')') {
-      pattern_[open_].size = pattern_.size() - open_ - 1;
-      if (at_ + 2 < text_.size()) pattern_.push_back({.kind = Kind::kSpace});
-    } else {
-      const Kind kind = kind_of(letter);
-      const bool spaced = takes_space_beside(kind);
-      if (spaced && !pattern_.empty() && pattern_.back().kind == Kind::kLiteral)
-        pattern_.push_back({.kind = Kind::kSpace});
-      if (kind == Kind::kValue && pattern_.back().kind == Kind::kSpace) pattern_.back().kind = Kind::kLine;
-      pattern_.push_back({.kind = kind});
-      const bool space_follows = at_ + 2 < text_.size() && !is_space(text_[at_ + 2]);
-      if (spaced && space_follows) pattern_.push_back({.kind = Kind::kSpace});
-    }
-  }
-
-  void space(std::string_view text) {
-    const bool behind_value = !pattern_.empty() && pattern_.back().kind == Kind::kValue;
-    pattern_.push_back({.kind = behind_value ? Kind::kLine : Kind::kSpace, .text = std::string(text)});
-  }
-
-  void literal(char c) {
-    if (pattern_.empty() || pattern_.back().kind != Kind::kLiteral) pattern_.push_back({});
-    pattern_.back().text += c;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  std::size_t open_ = 0;  // where the optional elements that are read begin
-  Pattern pattern_;
-};
-
-bool has_longer_literal(const Element& element) {
-  return element.kind == Kind::kLiteral && element.text.size() > 2;
+bool has_longer_literal(const Element& element, std::size_t bytes) {
+  return element.kind == Kind::kLiteral && element.text.size() > bytes;
 }
 
 CompiledForm compile_form(const ToolDialect& dialect, const ToolForm& form) {
@@ -90,25 +32,56 @@ CompiledForm compile_form(const ToolDialect& dialect, const ToolForm& form) {
   compiled.parts[CompiledForm::kParameter] = compile_pattern(dialect.parameter);
 
   const Pattern& first = form.begin.empty() ? call : compiled.parts[CompiledForm::kBegin];
-  compiled.at_start = first.front().kind != Kind::kLiteral || first.front().text.size() == 1;
-  if (!compiled.at_start) compiled.trigger = first.front().text;
+  if (has_longer_literal(first.front(), 1)) compiled.trigger = first.front().text;
   bool behind_arguments = false;
   for (std::size_t i = 0; i < call.size(); ++i) {
     const Kind kind = call[i].kind;
     if (kind == Kind::kParameters) compiled.parameters = i;
-    if (behind_arguments && has_longer_literal(call[i])) compiled.closers.push_back(call[i].text);
+    if (behind_arguments && has_longer_literal(call[i], 2)) compiled.closers.push_back(call[i].text);
     if (behind_arguments && kind == Kind::kLiteral && compiled.after_parameters == 0)
       compiled.after_parameters = i;
     behind_arguments = behind_arguments || (kind >= Kind::kObject && kind <= Kind::kParameters);
   }
   for (const Element& element : compiled.parts[CompiledForm::kEnd])
-    if (has_longer_literal(element)) compiled.closers.push_back(element.text);
+    if (has_longer_literal(element, 2)) compiled.closers.push_back(element.text);
   return compiled;
 }
 
 }  // namespace
 
-Pattern compile_pattern(std::string_view text) { return PatternCompiler(text).run(); }
+Pattern compile_pattern(std::string_view text) {
+  Pattern pattern;
+  std::size_t open = 0;  // where the optional elements that are read begin
+  const auto add = [&](Element element) { pattern.push_back(std::move(element)); };
+  const auto is_behind = [&](Kind kind) { return !pattern.empty() && pattern.back().kind == kind; };
+  while (!text.empty()) {
+    const bool marked = text.front() == '$', space = is_space(text.front());
+    const std::size_t size = space ? text.find_first_not_of(kWhiteSpace) : marked ? 2 : 1;
+    const std::string_view part = text.substr(0, size);
+    const char letter = part.back();  // behind the $, where there is one
+    text.remove_prefix(part.size());
+    if (space) {
+      add({.kind = is_behind(Kind::kValue) ? Kind::kLine : Kind::kSpace, .text = std::string(part)});
+    } else if (!marked || letter == '_') {
+      if (!is_behind(Kind::kLiteral)) add({});
+      pattern.back().text += marked ? ' ' : letter;
+    } else if (letter == '[' || letter == '(') {
+      open = pattern.size();
+      add({.kind = Kind::kOptional, .written = letter == '['});
+    } else if (letter == ']' || letter == ')') {
+      pattern[open].size = pattern.size() - open - 1;
+      if (!text.empty()) add({.kind = Kind::kSpace});
+    } else {
+      const Kind kind = kind_of(letter);
+      const bool spaced = takes_space_beside(kind);
+      if (spaced && is_behind(Kind::kLiteral)) add({.kind = Kind::kSpace});
+      if (kind == Kind::kValue && is_behind(Kind::kSpace)) pattern.back().kind = Kind::kLine;
+      add({.kind = kind});
+      if (spaced && !text.empty() && !is_space(text.front())) add({.kind = Kind::kSpace});
+    }
+  }
+  return pattern;
+}
 
 const CompiledDialect& compiled(const ToolDialect& dialect) {
   static const std::vector<CompiledDialect> all = [] {

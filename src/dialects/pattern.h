@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dialects/json_scanner.h"
 #include "dialects/tables.h"
 
 namespace quire::dialects {
@@ -36,21 +37,18 @@ using Pattern = std::vector<Element>;
 
 Pattern compile_pattern(std::string_view text);
 
-inline bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 // Of a tool's name.
 inline bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
          std::string_view("_-.:/").find(c) != std::string_view::npos;
 }
-inline bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\n\r") == text.npos; }
 
 // The parts of a ToolForm.
 struct CompiledForm {
   enum Part { kBegin, kCall, kSeparator, kEnd, kParameter, kParts };
   Pattern parts[kParts];
-  // The first literal, which has to come; empty where the form begins with what is none, or is `at_start`.
-  std::string trigger;
-  bool at_start = false;       // it is read where content begins alone
+  std::string trigger;  // the first literal, which has to come; empty where it is `at_start`
+  bool at_start() const { return trigger.empty(); }  // it is read where content begins alone
   std::size_t parameters = 0;  // where kParameters stands in the call, and the literal behind it
   std::size_t after_parameters = 0;
   std::vector<std::string> closers;  // literals that may still come behind a call that broke off

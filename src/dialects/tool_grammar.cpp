@@ -294,9 +294,6 @@ class ToolGrammar {
     if (schema != true && !schema.is_object()) fail("{} must be a schema: an object, true or false", pointer);
     if (depth > kDeepest) fail("{}: the schema refers to itself, or nests deeper than {}", pointer, kDeepest);
     OrderedJson choices = OrderedJson::array();
-    const auto choose = [&](const OrderedJson& one) {
-      choices.push_back(any_value(one, pointer, depth + 1, behind));
-    };
     if (const OrderedJson listed = listed_values(schema); !listed.empty()) {
       check_held(schema, pointer, schema.contains("enum") ? " type enum " : " type const ");
       const ArgumentTypes named = type == nullptr ? kAnyType : named_types(*type);
@@ -310,7 +307,7 @@ class ToolGrammar {
       const OrderedJson* list = member(&schema, key);
       if (list == nullptr || !list->is_array() || one_type) continue;
       check_held(schema, pointer, format_text(" {} ", key));
-      std::ranges::for_each(*list, choose);
+      for (const OrderedJson& one : *list) choices.push_back(any_value(one, pointer, depth + 1, behind));
       return either(std::move(choices));
     }
     if (type == nullptr || type->is_array()) {
@@ -427,8 +424,9 @@ OrderedJson free_text(const CompiledDialect& dialect) {
   for (const CompiledForm& form : dialect.forms) {
     const Element& begin = form.parts[form.parts[CompiledForm::kBegin].empty()].front();
     const std::size_t end = form.trigger.find_first_of(">]");  // of a tag, which may be a special token
-    if (form.at_start) first += "\\" + (begin.kind == Kind::kLiteral ? begin.text : "{");
-    if (!form.at_start) text["excludes"].push_back(form.trigger.substr(0, end + (end != std::string::npos)));
+    if (form.at_start()) first += "\\" + (begin.kind == Kind::kLiteral ? begin.text : "{");
+    if (!form.at_start())
+      text["excludes"].push_back(form.trigger.substr(0, end + (end != std::string::npos)));
   }
   if (text["excludes"].empty()) text.erase("excludes");
   if (first.empty()) return text;
@@ -454,7 +452,7 @@ std::string tool_grammar(const ToolDialect& dialect, const OrderedJson& tools,
   if (options.required) return structural_tag(std::move(calls));
   const CompiledDialect& parts = compiled(dialect);
   const bool tagged = options.reasoning != nullptr && !options.reasoning->answer.empty();
-  if (options.answer.is_null() && !tagged && !parts.forms.front().at_start)
+  if (options.answer.is_null() && !tagged && !parts.forms.front().at_start())
     return structural_tag(Sequence().add(free_text(parts)).add(optional(std::move(calls))).take());
   OrderedJson answer = options.answer.is_null() ? free_text(parts) : options.answer;
   return structural_tag(either({std::move(calls), in_tags(options.reasoning, std::move(answer))}));

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "grammar/utf8.h"
-
 namespace quire::grammar {
 namespace {
 
@@ -15,31 +13,15 @@ constexpr std::size_t kMasksPart = 8;        // of the memory, for masks
 constexpr std::size_t kFullPart = 3;         // of the memory, beyond which a fresh copy takes over
 constexpr std::size_t kBytesOfEntry = 64;    // of an entry of masks_ or plain_pairs_
 
-ExprId plain_text(Expressions& expressions) {
-  const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
-  return expressions.repeat(utf8_character(expressions, special.complement()), 0, kNoLimit);
-}
-
 }  // namespace
 
-Automaton::Automaton(Expressions expressions, ExprId root, std::shared_ptr<const Vocabulary> vocabulary,
-                     const Limits& limits)
-    : expressions_(std::move(expressions)),
-      root_(root),
-      plain_(plain_text(expressions_)),
+Automaton::Automaton(const CompiledSource& source, std::shared_ptr<const Vocabulary> vocabulary)
+    : expressions_(source.expressions),
+      root_(source.root),
+      plain_(source.plain),
       vocabulary_(std::move(vocabulary)),
-      limits_(limits),
-      num_common_(expressions_.size()) {
-  expressions_.memory().budget().limit = limits.memory_bytes;
-}
-
-Automaton::Automaton(const Automaton& other)
-    : expressions_(other.expressions_),
-      root_(other.root_),
-      plain_(other.plain_),
-      vocabulary_(other.vocabulary_),
-      limits_(other.limits_),
-      num_common_(other.num_common_) {}
+      limits_(source.limits),
+      num_common_(expressions_.size()) {}
 
 template <typename F>
 auto Automaton::within_limits(std::chrono::nanoseconds& allowance, F&& compute) {
@@ -73,15 +55,14 @@ ExprId Automaton::advance(ExprId state, int token, std::chrono::nanoseconds& all
   const std::scoped_lock lock(mutex_);
   return within_limits(allowance, [&] {
     const TokenText& text = vocabulary_->token(token);
-    const ExprId named =
-        expressions_.has_tokens() ? expressions_.derivative_by_token(state, token) : kNothing;
-    if (text.special || text.bytes.empty()) return named;
-    ExprId next = state;
-    for (const char byte : text.bytes) {
-      next = expressions_.derivative(next, static_cast<unsigned char>(byte));
-      if (next == kNothing) break;
+    std::vector<ExprId> all;
+    if (!text.special && !text.bytes.empty()) all.push_back(expressions_.derivative(state, text.bytes));
+    if (expressions_.has_tokens() && !expressions_[state].regular) {
+      split(state);
+      for (const auto& [id, tail] : split_tokens_)
+        if (id == static_cast<std::uint32_t>(token)) all.push_back(tail);
     }
-    return named == kNothing ? next : expressions_.any_of({next, named});
+    return all.size() == 1 ? all.front() : expressions_.any_of(std::move(all));
   });
 }
 
@@ -93,7 +74,7 @@ const Automaton::Table* Automaton::table(ExprId state, bool make) {
   expressions_.memory().take(sizeof(Table));
   Table& made = tables_.emplace_back();
   made.fill(kNothing);
-  for (const Edge& edge : edges) edge.bytes.for_each([&](unsigned byte) { made[byte] = edge.next; });
+  for (const Edge& edge : edges) for_each_byte(edge.bytes, [&](unsigned byte) { made[byte] = edge.next; });
   return table_of_[state] = &made;
 }
 
@@ -102,7 +83,8 @@ void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, uns
   const std::uint32_t first = trie.first_child(node), end = trie.end_child(node);
   const Table* const derivatives = table(state, end - first > kFewChildren);
   for (std::uint32_t child = first; child < end; ++child) {
-    const ExprId after = next(state, derivatives, trie.byte(child));
+    const std::uint8_t byte = trie.byte(child);
+    const ExprId after = derivatives != nullptr ? (*derivatives)[byte] : expressions_.derivative(state, byte);
     expressions_.step();
     if (after == kNothing) continue;
     for (int token = trie.token(child); token >= 0; token = trie.next_equal(token))
@@ -117,6 +99,9 @@ void Automaton::walk(ExprId state, std::uint32_t node, LexemeTokens* lexeme, uns
 }
 
 void Automaton::split(ExprId whole) {
+  split_lexemes_.clear();
+  split_tokens_.clear();
+  split_states_.clear();
   std::vector<ExprId> open = {whole};
   std::unordered_set<ExprId> seen;
   while (!open.empty()) {
@@ -125,7 +110,7 @@ void Automaton::split(ExprId whole) {
     if (state == kNothing || !seen.insert(state).second) continue;
     const Expr expr = expressions_[state];
     const bool is_concat = expr.kind == ExprKind::kConcat;
-    const ExprId first = is_concat ? expr.a : state, tail = is_concat ? expr.b : kEmpty;
+    const ExprId first = is_concat ? expr.a() : state, tail = is_concat ? expr.b() : kEmpty;
     const Expr head = expressions_[first];
     const auto with = [&](ExprId other) { open.push_back(expressions_.concat(other, tail)); };
     if (head.kind == ExprKind::kConcat) {
@@ -133,14 +118,14 @@ void Automaton::split(ExprId whole) {
     } else if (head.kind == ExprKind::kRule || head.kind == ExprKind::kMembers) {
       with(expressions_.body(first));
     } else if (head.kind == ExprKind::kAnyOf && (!is_concat || !head.regular)) {
-      for (const ExprId part : expressions_.parts(first)) with(part);
+      for (const ExprId part : expressions_.copied_children(first)) with(part);
     } else {
-      if (head.kind == ExprKind::kLexeme && head.b == 0)
-        split_lexemes_.emplace_back(head.a, tail);
+      if (head.kind == ExprKind::kLexeme && head.b() == 0)
+        split_lexemes_.emplace_back(head.a(), tail);
       else if (head.kind == ExprKind::kToken)
-        found_.push_back(head.a);
+        split_tokens_.emplace_back(head.a(), tail);
       else if (head.kind == ExprKind::kRepeat && !head.regular)
-        with(expressions_.concat(head.a, expressions_.one_less(head)));
+        with(expressions_.concat(head.a(), expressions_.one_less(head)));
       else
         split_states_.push_back(state);
       if (head.nullable) open.push_back(tail);
@@ -161,11 +146,11 @@ bool Automaton::takes_plain_text(ExprId state) {
     for (const Edge& from : expressions_.copied_edges(plain)) {
       ByteSet missing = from.bytes;
       for (const Edge& to : of_other) {
-        if ((from.bytes & to.bytes).empty()) continue;
+        if ((from.bytes & to.bytes).none()) continue;
         missing = missing & ~to.bytes;
         if (pairs.emplace(from.next, to.next).second) open.emplace_back(from.next, to.next);
       }
-      if (!missing.empty() || pairs.size() > kMaxPlainPairs) {
+      if (missing.any() || pairs.size() > kMaxPlainPairs) {
         not_plain_.insert(state);
         return false;
       }
@@ -205,7 +190,7 @@ std::shared_ptr<const LexemeTokens> Automaton::lexeme_tokens(ExprId lexeme, std:
 std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std::uint32_t root,
                                                              bool with_reach) {
   const Expr& expr = expressions_[lexeme];
-  const LexemeCache::Key key = {expr.hash, expr.hash2 + 2 * root + with_reach};
+  const LexemeCache::Key key = {expr.hash.first, expr.hash.second + 2 * root + with_reach};
   if (auto known = vocabulary_->lexemes().find(key)) return known;
   auto made = std::make_shared<LexemeTokens>();
   made->with_reach = with_reach;
@@ -228,18 +213,17 @@ std::shared_ptr<const LexemeTokens> Automaton::tokens_within(ExprId lexeme, std:
   return made;
 }
 
-std::shared_ptr<const Automaton::Mask> Automaton::mask(ExprId state, std::chrono::nanoseconds& allowance) {
+std::shared_ptr<const TokenSet> Automaton::mask(ExprId state, std::chrono::nanoseconds& allowance) {
   const std::scoped_lock lock(mutex_);
   const auto known = masks_.find(state);
   if (known != masks_.end()) return known->second;
   return within_limits(allowance, [&] { return make_mask(state); });
 }
 
-std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
+std::shared_ptr<const TokenSet> Automaton::make_mask(ExprId state) {
   found_.clear();
-  split_lexemes_.clear();
-  split_states_.clear();
   split(state);
+  for (const auto& [id, tail] : split_tokens_) found_.push_back(id);
   std::vector<std::shared_ptr<const LexemeTokens>> whole;
   for (const std::uint32_t root : {TokenTrie::kPlain, TokenTrie::kRest}) {
     std::vector<ExprId> others = split_states_;
@@ -262,13 +246,10 @@ std::shared_ptr<const Automaton::Mask> Automaton::make_mask(ExprId state) {
     found_.insert(found_.end(), tokens->inside.ids.begin(), tokens->inside.ids.end());
     as_words |= !tokens->inside.words.empty();
   }
-  auto made = std::make_shared<Mask>();
-  made->tokens = take_found(as_words);
+  auto made = std::make_shared<TokenSet>(take_found(as_words));
   if (as_words)
-    for (const auto& tokens : whole) tokens->inside.add_to(made->tokens.words);
-  if (made->tokens.words.empty() && made->tokens.ids.size() == 1)
-    made->forced = static_cast<int>(made->tokens.ids.front());
-  const std::size_t bytes = made->tokens.bytes() + kBytesOfEntry;
+    for (const auto& tokens : whole) tokens->inside.add_to(made->words);
+  const std::size_t bytes = made->bytes() + kBytesOfEntry;
   if (mask_bytes_ + bytes > limits_.memory_bytes / kMasksPart) {
     masks_.clear();
     expressions_.memory().give(std::exchange(mask_bytes_, 0));

@@ -6,7 +6,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,6 +17,13 @@
 
 namespace quire::grammar {
 
+// What all automata of a grammar begin with.
+struct CompiledSource {
+  Expressions expressions;
+  ExprId root, plain;  // plain: any text that JSON strings may hold as it stands
+  Limits limits;
+};
+
 // The states of one grammar, which are expressions, over one vocabulary. For any thread: one at a time works.
 //
 // The mask of a state is made of its alternatives. Of one that begins with a lexeme, the tokens that lie
@@ -25,26 +31,17 @@ namespace quire::grammar {
 // are looked up for what follows. All others are found by walking the trie.
 class Automaton {
  public:
-  Automaton(Expressions expressions, ExprId root, std::shared_ptr<const Vocabulary> vocabulary,
-            const Limits& limits);
-  Automaton(const Automaton& other);  // of what `other` was when it was made
-  Automaton& operator=(const Automaton&) = delete;
-
-  struct Mask {
-    TokenSet tokens;
-    std::optional<int> forced;
-  };
+  Automaton(const CompiledSource& source, std::shared_ptr<const Vocabulary> vocabulary);
 
   ExprId root() const { return root_; }
   // Whether its states and masks have grown so much that a fresh copy should take over.
   bool is_full() const { return is_full_; }
-  // A state of another copy of what this is a copy of.
+  // A state of another automaton of the same source.
   ExprId adopt(Automaton& other, ExprId state);
   // `allowance` is what the computation may take of this thread's time, and is lessened by what it took.
   ExprId advance(ExprId state, int token, std::chrono::nanoseconds& allowance);  // kNothing: not allowed
-  std::shared_ptr<const Mask> mask(ExprId state, std::chrono::nanoseconds& allowance);
+  std::shared_ptr<const TokenSet> mask(ExprId state, std::chrono::nanoseconds& allowance);
   bool complete(ExprId state) const;
-  std::size_t bytes() const { return expressions_.memory().budget().bytes; }  // of this and all its copies
   const Limits& limits() const { return limits_; }
 
  private:
@@ -53,12 +50,9 @@ class Automaton {
   // Does what `compute` does, within the limits.
   template <typename F>
   auto within_limits(std::chrono::nanoseconds& allowance, F&& compute);
-  std::shared_ptr<const Mask> make_mask(ExprId state);
+  std::shared_ptr<const TokenSet> make_mask(ExprId state);
   const Table* table(ExprId state, bool make);
-  ExprId next(ExprId state, const Table* table, std::uint8_t byte) {
-    return table != nullptr ? (*table)[byte] : expressions_.derivative(state, byte);
-  }
-  // Splits a state into lexemes with what follows them, tokens, and other states.
+  // Splits a state into lexemes and tokens with what follows them, and other states.
   void split(ExprId state);
   // Adds the tokens below a node that a state takes; of a lexeme notes also where it may be over, and how far
   // it reaches, `depth` bytes below its root.
@@ -69,21 +63,22 @@ class Automaton {
   TokenSet take_found(bool as_words = false);  // bits, also where a list is shorter
 
   Expressions expressions_;
-  ExprId root_, plain_;
-  std::shared_ptr<const Vocabulary> vocabulary_;
-  Limits limits_;
-  const std::size_t num_common_;  // expressions that all copies have
+  const ExprId root_, plain_;
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const Limits limits_;
+  const std::size_t num_common_;  // expressions that all automata of the source have
   std::atomic<bool> is_full_ = false;
   mutable std::mutex mutex_;
   std::vector<const Table*> table_of_;
   std::deque<Table> tables_;
   std::set<std::pair<ExprId, ExprId>> plain_pairs_;  // of plain_ and of what takes all text that it does
   std::unordered_set<ExprId> not_plain_;
-  std::unordered_map<ExprId, std::shared_ptr<const Mask>> masks_;
+  std::unordered_map<ExprId, std::shared_ptr<const TokenSet>> masks_;
   std::size_t mask_bytes_ = 0;
-  // Of the mask in the making:
-  std::vector<std::uint32_t> found_;
-  std::vector<std::pair<ExprId, ExprId>> split_lexemes_;  // each and what follows it
+  std::vector<std::uint32_t> found_;  // tokens of the mask in the making
+  // Of the state that was split: lexemes and tokens, each with what follows it, and other states.
+  std::vector<std::pair<ExprId, ExprId>> split_lexemes_;
+  std::vector<std::pair<std::uint32_t, ExprId>> split_tokens_;
   std::vector<ExprId> split_states_;
 };
 

@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::size_t kCompilePart = 8;  // of a grammar's memory, so that several copies find room
 
+ExprId plain_text(Expressions& expressions) {
+  const CharacterSet special = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}};
+  return expressions.repeat(utf8_character(expressions, special.complement()));
+}
+
 ExprId compile_choice(Expressions& expressions, const OrderedJson& choices) {
   if (!choices.is_array() || choices.empty() ||
       !std::ranges::all_of(choices, [](const auto& choice) { return choice.is_string(); }))
@@ -74,8 +79,11 @@ std::shared_ptr<const Grammar> compile(const Source& source, std::shared_ptr<con
   expressions.finish();
   if (root == kNothing || expressions[root].dead)
     throw GrammarError("no text satisfies the grammar; check for conditions that contradict each other");
-  auto automaton = std::make_shared<Automaton>(std::move(expressions), root, vocabulary, limits);
-  return std::make_shared<const Grammar>(std::move(vocabulary), std::move(automaton));
+  const ExprId plain = plain_text(expressions);
+  expressions.memory().budget().limit = limits.memory_bytes;
+  return std::make_shared<const Grammar>(
+      std::move(vocabulary),
+      std::make_unique<const CompiledSource>(CompiledSource{std::move(expressions), root, plain, limits}));
 }
 
 }  // namespace quire::grammar

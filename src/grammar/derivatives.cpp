@@ -36,7 +36,7 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
     for (const Edge& edge : list) {
       ++edge_number;
       step();
-      edge.bytes.for_each([&](unsigned byte) {
+      for_each_byte(edge.bytes, [&](unsigned byte) {
         const std::uint32_t old = class_of[byte];
         if (classes[old].last_edge != edge_number) {
           classes[old].last_edge = edge_number;
@@ -48,10 +48,10 @@ constexpr std::uint32_t kInFraction = 1;  // of Expr::c of kMultiple; above it t
     }
   }
   std::vector<ByteSet> sets(classes.size());
-  for (unsigned byte = 0; byte < 256; ++byte) sets[class_of[byte]].add(byte);
+  for (unsigned byte = 0; byte < 256; ++byte) sets[class_of[byte]].set(byte);
   std::vector<Edge> result;
   for (std::uint32_t id = 1; id < sets.size(); ++id) {
-    if (sets[id].empty()) continue;
+    if (sets[id].none()) continue;
     std::vector<ExprId> targets;
     for (std::uint32_t at = id; at != 0; at = classes[at].whole) targets.push_back(classes[at].next);
     if (kind == ExprKind::kAllOf && targets.size() < lists.size()) continue;
@@ -80,46 +80,44 @@ std::vector<Edge> Expressions::edges_of_concat(ExprId a, ExprId b, bool with_b) 
 std::vector<Edge> Expressions::edges_of_parts(ExprId id) {
   const ExprKind kind = exprs_[id].kind;
   std::vector<std::vector<Edge>> lists;
-  for (const ExprId part : parts(id)) {
+  for (const ExprId part : copied_children(id)) {
     // A complement's own complement may be dead, which only the whole of a conjunction shows.
     const bool raw = kind == ExprKind::kAllOf && exprs_[part].kind == ExprKind::kNot;
     lists.push_back(raw ? raw_edges(part) : copied_edges(part));
   }
   if (kind != ExprKind::kNot) return merge(lists, kind);
-  ByteSet others = ByteSet::all();
+  ByteSet others = all_bytes();
   std::vector<Edge> result;
   for (const Edge& edge : lists.front()) {
     others = others & ~edge.bytes;
     const ExprId next = complement(edge.next);
     if (next != kNothing) result.push_back({edge.bytes, next});
   }
-  if (!others.empty()) result.push_back({others, kAnything});
+  if (others.any()) result.push_back({others, kAnything});
   return result;
 }
 
 std::vector<Edge> Expressions::edges_of_multiple(const Expr& expr) {
-  const std::uint32_t left = expr.c >> 1;
-  const bool in_fraction = (expr.c & kInFraction) != 0;
+  const std::uint32_t left = expr.c() >> 1;
+  const bool in_fraction = (expr.c() & kInFraction) != 0;
   const auto state = [&](std::uint64_t remainder, std::uint32_t c) {
     std::uint64_t whole = remainder;
-    for (std::uint32_t i = 0; i < c >> 1; ++i) whole = whole * 10 % expr.a;
+    for (std::uint32_t i = 0; i < c >> 1; ++i) whole = whole * 10 % expr.a();
     return intern({.kind = ExprKind::kMultiple,
                    .nullable = whole == 0,
-                   .a = expr.a,
-                   .b = static_cast<std::uint32_t>(remainder),
-                   .c = c});
+                   .of = {expr.a(), static_cast<std::uint32_t>(remainder), c}});
   };
   std::vector<Edge> result;
   if (in_fraction && left == 0) {
-    if (expr.nullable) result.push_back({ByteSet::of("0"), state(expr.b, expr.c)});
+    if (expr.nullable) result.push_back({bytes_of("0"), state(expr.b(), expr.c())});
     return result;
   }
   std::unordered_map<ExprId, ByteSet> by_next;
   for (unsigned digit = 0; digit < 10; ++digit)
-    by_next[state((expr.b * std::uint64_t{10} + digit) % expr.a, in_fraction ? expr.c - 2 : expr.c)].add(
-        '0' + digit);
+    by_next[state((expr.b() * std::uint64_t{10} + digit) % expr.a(), in_fraction ? expr.c() - 2 : expr.c())]
+        .set('0' + digit);
   for (const auto& [next, bytes] : by_next) result.push_back({bytes, next});
-  if (!in_fraction) result.push_back({ByteSet::of("."), state(expr.b, expr.c | kInFraction)});
+  if (!in_fraction) result.push_back({bytes_of("."), state(expr.b(), expr.c() | kInFraction)});
   return result;
 }
 
@@ -130,9 +128,9 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
     case ExprKind::kBytes:
       return {{byte_set(id), kEmpty}};
     case ExprKind::kConcat:
-      return edges_of_concat(expr.a, expr.b, nullable(expr.a));
+      return edges_of_concat(expr.a(), expr.b(), nullable(expr.a()));
     case ExprKind::kRepeat:
-      return edges_of_concat(expr.a, one_less(expr), false);
+      return edges_of_concat(expr.a(), one_less(expr), false);
     case ExprKind::kAnyOf:
       return edges_of_parts(id);
     case ExprKind::kAllOf:
@@ -142,8 +140,8 @@ std::vector<Edge> Expressions::compute_edges(ExprId id) {
       return result;
     }
     case ExprKind::kLexeme: {
-      std::vector<Edge> result = copied_edges(expr.a);
-      for (Edge& edge : result) edge.next = lexeme(edge.next, expr.b != 0);
+      std::vector<Edge> result = copied_edges(expr.a());
+      for (Edge& edge : result) edge.next = lexeme(edge.next, expr.b() != 0);
       return result;
     }
     case ExprKind::kRule:
@@ -226,7 +224,7 @@ bool Expressions::matches_something(ExprId id) {
 
 std::uint32_t Expressions::distance(ExprId id) {
   const Expr& expr = exprs_[id];
-  if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kLexeme) return distance(expr.a);
+  if (expr.kind == ExprKind::kConcat || expr.kind == ExprKind::kLexeme) return distance(expr.a());
   if (expr.kind == ExprKind::kAllOf && !expr.nullable) {
     const auto known = distances_.find(id);
     return known == distances_.end() ? kNoLimit : known->second;
@@ -239,10 +237,10 @@ std::uint32_t Expressions::distance(ExprId id) {
 
 Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsigned depth) {
   const Expr expr = exprs_[id];
-  if (expr.kind == ExprKind::kRepeat && expr.c != kNoLimit && expr.c >= least)
-    return {repeat(expr.a, expr.b, kNoLimit), expr.c};
+  if (expr.kind == ExprKind::kRepeat && expr.c() != kNoLimit && expr.c() >= least)
+    return {repeat(expr.a(), expr.b(), kNoLimit), expr.c()};
   Loosened made{.id = id, .has_conjunction = expr.kind == ExprKind::kAllOf};
-  std::vector<ExprId> loose = parts(id);
+  std::vector<ExprId> loose = copied_children(id);
   if (expr.kind == ExprKind::kRepeat || expr.kind == ExprKind::kNot ||
       std::max<std::size_t>(loose.size(), depth) > kMaxLoosened)
     return made;
@@ -253,7 +251,7 @@ Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsign
     made.has_conjunction |= inner.has_conjunction;
   }
   if (made.bound == kNoLimit) return made;
-  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(loose.front(), expr.b != 0);
+  if (expr.kind == ExprKind::kLexeme) made.id = lexeme(loose.front(), expr.b() != 0);
   if (expr.kind == ExprKind::kConcat) made.id = concat(loose);
   if (expr.kind == ExprKind::kAnyOf) made.id = any_of(std::move(loose));
   if (expr.kind == ExprKind::kAllOf) made.id = all_of(std::move(loose));
@@ -262,39 +260,13 @@ Expressions::Loosened Expressions::loosen(ExprId id, std::uint32_t least, unsign
 
 ExprId Expressions::derivative(ExprId id, unsigned byte) {
   for (const Edge& edge : edges(id))
-    if (edge.bytes.has(byte)) return edge.next;
+    if (edge.bytes[byte]) return edge.next;
   return kNothing;
 }
 
-ExprId Expressions::derivative_by_token(ExprId id, int token) {
-  const Depth deeper(*this);
-  const Expr expr = exprs_[id];
-  if (expr.regular) return kNothing;
-  switch (expr.kind) {
-    case ExprKind::kToken:
-      return expr.a == static_cast<std::uint32_t>(token) ? kEmpty : kNothing;
-    case ExprKind::kConcat: {
-      const ExprId first = concat(derivative_by_token(expr.a, token), expr.b);
-      return nullable(expr.a) ? any_of({first, derivative_by_token(expr.b, token)}) : first;
-    }
-    case ExprKind::kRepeat:
-      return concat(derivative_by_token(expr.a, token), one_less(expr));
-    case ExprKind::kAnyOf: {
-      std::vector<ExprId> next = parts(id);
-      for (ExprId& part : next) part = derivative_by_token(part, token);
-      return any_of(std::move(next));
-    }
-    case ExprKind::kRule:
-    case ExprKind::kMembers:
-      return derivative_by_token(body(id), token);
-    default:
-      return kNothing;
-  }
-}
-
-bool Expressions::matches(ExprId id, std::string_view text) {
+ExprId Expressions::derivative(ExprId id, std::string_view text) {
   for (const char byte : text) id = derivative(id, static_cast<unsigned char>(byte));
-  return nullable(id);
+  return id;
 }
 
 }  // namespace quire::grammar

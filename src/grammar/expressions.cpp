@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <tuple>
 
 #include "base/threads.h"
 #include "grammar/grammar.h"
@@ -18,59 +17,42 @@ constexpr unsigned kMaxDepth = 1000;
 constexpr std::size_t kBytesBeside = 40;
 
 // Of the table: an expression, with a part of its hash, so that few others are looked at.
-std::uint64_t slot_of(ExprId id, std::uint64_t hash) { return (hash >> 32 << 32) | id; }
+std::uint64_t slot_of(ExprId id, const ExprHash& hash) { return (hash.first >> 32 << 32) | id; }
 
 // SipHash (Aumasson and Bernstein, 2012) of 128 bits, with one round a word. Its key is this process's own,
 // so that nobody can write two sources whose expressions have one hash: what is kept by it is not compared.
-class KeyedHash {
- public:
-  KeyedHash() {
-    static const std::array<std::uint64_t, 2> key = [] {
-      std::random_device random;
-      const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
-      return std::array{word(), word()};
-    }();
-    a_ = key[0] ^ 0x736F6D6570736575u;
-    b_ = key[1] ^ 0x646F72616E646F83u;
-    c_ = key[0] ^ 0x6C7967656E657261u;
-    d_ = key[1] ^ 0x7465646279746573u;
-  }
-  void add(std::uint64_t word) {
-    d_ ^= word;
-    mix();
-    a_ ^= word;
-  }
-  std::pair<std::uint64_t, std::uint64_t> finish() {
-    c_ ^= 0xEE;
-    const std::uint64_t first = mixed();
-    b_ ^= 0xDD;
-    return {first, mixed()};
-  }
-
- private:
-  std::uint64_t mixed() {
+ExprHash keyed_hash(std::span<const std::uint64_t> words) {
+  static const std::array<std::uint64_t, 2> key = [] {
+    std::random_device random;
+    const auto word = [&] { return std::uint64_t{random()} << 32 | random(); };
+    return std::array{word(), word()};
+  }();
+  std::uint64_t a = key[0] ^ 0x736F6D6570736575u, b = key[1] ^ 0x646F72616E646F83u,
+                c = key[0] ^ 0x6C7967656E657261u, d = key[1] ^ 0x7465646279746573u;
+  const auto mix = [&] {
+    a += b;
+    c += d;
+    b = std::rotl(b, 13) ^ a;
+    d = std::rotl(d, 16) ^ c;
+    a = std::rotl(a, 32) + d;
+    c += b;
+    d = std::rotl(d, 21) ^ a;
+    b = std::rotl(b, 17) ^ c;
+    c = std::rotl(c, 32);
+  };
+  const auto mixed = [&] {
     for (int round = 0; round < 3; ++round) mix();
-    return a_ ^ b_ ^ c_ ^ d_;
+    return a ^ b ^ c ^ d;
+  };
+  for (const std::uint64_t word : words) {
+    d ^= word;
+    mix();
+    a ^= word;
   }
-  void mix() {
-    a_ += b_;
-    c_ += d_;
-    b_ = std::rotl(b_, 13) ^ a_;
-    d_ = std::rotl(d_, 16) ^ c_;
-    a_ = std::rotl(a_, 32) + d_;
-    c_ += b_;
-    d_ = std::rotl(d_, 21) ^ a_;
-    b_ = std::rotl(b_, 17) ^ c_;
-    c_ = std::rotl(c_, 32);
-  }
-
-  std::uint64_t a_, b_, c_, d_;
-};
-
-// Whether its first number is an expression.
-bool wraps(ExprKind kind) {
-  return kind == ExprKind::kConcat || kind == ExprKind::kNot || kind == ExprKind::kRepeat ||
-         kind == ExprKind::kLexeme;
+  c ^= 0xEE;
+  const std::uint64_t first = mixed();
+  b ^= 0xDD;
+  return {first, mixed()};
 }
 
 }  // namespace
@@ -98,10 +80,10 @@ Expressions::Depth::Depth(Expressions& expressions, unsigned weight)
 }
 
 Expressions::Expressions() : table_(1024, 0) {
-  exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = 1, .hash2 = 1});
+  exprs_.push_back({.kind = ExprKind::kDead, .dead = true, .hash = {1, 1}});
   ranges_.emplace_back();
   intern({.kind = ExprKind::kEpsilon, .nullable = true});
-  intern({.kind = ExprKind::kNot, .nullable = true, .a = kNothing});
+  intern({.kind = ExprKind::kNot, .nullable = true, .of = {kNothing}});
 }
 
 void Expressions::start_clock(std::chrono::nanoseconds limit, std::stop_token stop) {
@@ -124,15 +106,6 @@ void Expressions::check_time() {
     throw LimitError("the grammar takes longer than its limit; a simpler one would do");
 }
 
-std::vector<ExprId> Expressions::parts(ExprId id) const {
-  const Expr& expr = exprs_[id];
-  const auto of = children(id);
-  std::vector<ExprId> result(of.begin(), of.end());
-  if (wraps(expr.kind)) result.push_back(expr.a);
-  if (expr.kind == ExprKind::kConcat) result.push_back(expr.b);
-  return result;
-}
-
 // Whether it is nullable, dead and regular, from those below it.
 void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const {
   const auto all = [&](auto flag) {
@@ -141,84 +114,68 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
   const auto any = [&](auto flag) {
     return std::ranges::any_of(children, [&](ExprId child) { return exprs_[child].*flag; });
   };
-  const Expr &a = exprs_[expr.a < exprs_.size() ? expr.a : 0],
-             &b = exprs_[expr.b < exprs_.size() ? expr.b : 0];
+  expr.regular = expr.regular && all(&Expr::regular);
   switch (expr.kind) {
     case ExprKind::kConcat:
-      expr.nullable = a.nullable && b.nullable;
-      expr.dead = a.dead || b.dead;
-      expr.regular = a.regular && b.regular;
+      expr.nullable = all(&Expr::nullable);
+      expr.dead = any(&Expr::dead);
       break;
     case ExprKind::kAnyOf:
       expr.nullable = any(&Expr::nullable);
       expr.dead = all(&Expr::dead);
-      expr.regular = all(&Expr::regular);
       break;
     case ExprKind::kAllOf:
       expr.nullable = all(&Expr::nullable);
       break;
     case ExprKind::kNot:
-      expr.nullable = !a.nullable;
+      expr.nullable = !all(&Expr::nullable);
       break;
     case ExprKind::kRepeat:
-      expr.nullable = expr.b == 0 || a.nullable;
-      expr.dead = expr.b > 0 && a.dead;
-      expr.regular = a.regular;
+      expr.nullable = expr.b() == 0 || all(&Expr::nullable);
+      expr.dead = expr.b() > 0 && all(&Expr::dead);
       break;
     case ExprKind::kLexeme:
-      expr.nullable = a.nullable;
-      expr.dead = a.dead;
+      expr.nullable = all(&Expr::nullable);
+      expr.dead = all(&Expr::dead);
       break;
     default:
       break;
   }
 }
 
-ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const ByteSet* set) {
-  step(1 + children.size());
-  KeyedHash hash;
-  hash.add(static_cast<std::uint64_t>(expr.kind));
-  const auto add_child = [&](ExprId child) {
-    hash.add(exprs_[child].hash);
-    hash.add(exprs_[child].hash2);
-  };
+ExprId Expressions::intern(Expr expr, std::span<const ExprId> listed, const ByteSet* set) {
+  step(1 + listed.size());
+  const std::span own = std::span<const ExprId>(expr.of).first(expr.num_children());
+  std::array<std::uint64_t, 6> words = {static_cast<std::uint64_t>(expr.kind)};
+  auto end = words.begin() + 1;
+  const auto add = [&](const auto& numbers) { end = std::ranges::copy(numbers, end).out; };
   if (set != nullptr) {
-    for (const std::uint64_t word : set->words()) hash.add(word);
-  } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
-    std::uint64_t sum = 0, sum2 = 0;  // whatever order their numbers have here
-    for (const ExprId child : children) {
-      sum += exprs_[child].hash;
-      sum2 += exprs_[child].hash2;
+    add(words_of(*set));
+  } else if (!listed.empty()) {
+    for (const ExprId child : listed) {  // whatever order their numbers have here
+      words[1] += exprs_[child].hash.first;
+      words[2] += exprs_[child].hash.second;
     }
-    hash.add(sum);
-    hash.add(sum2);
-  } else if (wraps(expr.kind)) {
-    add_child(expr.a);
-    if (expr.kind == ExprKind::kConcat)
-      add_child(expr.b);
-    else
-      hash.add(std::uint64_t{expr.b} << 32 | expr.c);
+    end += 2;
   } else {
-    hash.add(std::uint64_t{expr.a} << 32 | expr.b);
-    hash.add(expr.c);
+    for (const ExprId child : own) add(std::array{exprs_[child].hash.first, exprs_[child].hash.second});
+    add(std::span(expr.of).subspan(own.size()));
   }
-  std::tie(expr.hash, expr.hash2) = hash.finish();
-  std::size_t slot = expr.hash & (table_.size() - 1);
+  expr.hash = keyed_hash({words.begin(), end});
+  std::size_t slot = expr.hash.first & (table_.size() - 1);
   for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1))
-    if (const auto known = static_cast<ExprId>(table_[slot]); slot_of(known, expr.hash) == table_[slot] &&
-                                                              exprs_[known].hash == expr.hash &&
-                                                              exprs_[known].hash2 == expr.hash2)
+    if (const auto known = static_cast<ExprId>(table_[slot]);
+        slot_of(known, expr.hash) == table_[slot] && exprs_[known].hash == expr.hash)
       return known;
-  memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + children.size_bytes() +
+  memory_.take(sizeof(Expr) + sizeof(EdgeRange) + kBytesBeside + listed.size_bytes() +
                (set != nullptr ? sizeof(ByteSet) : 0));
-  set_flags(expr, children);
+  set_flags(expr, listed.empty() ? own : listed);
   if (set != nullptr) {
-    expr.a = static_cast<std::uint32_t>(sets_.size());
+    expr.of = {static_cast<std::uint32_t>(sets_.size())};
     sets_.push_back(*set);
-  } else if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf) {
-    expr.a = static_cast<std::uint32_t>(children_.size());
-    expr.b = static_cast<std::uint32_t>(children.size());
-    children_.insert(children_.end(), children.begin(), children.end());
+  } else if (!listed.empty()) {
+    expr.of = {static_cast<std::uint32_t>(children_.size()), static_cast<std::uint32_t>(listed.size())};
+    children_.insert(children_.end(), listed.begin(), listed.end());
   }
   const auto id = static_cast<ExprId>(exprs_.size());
   table_[slot] = slot_of(id, expr.hash);
@@ -231,7 +188,7 @@ ExprId Expressions::intern(Expr expr, std::span<const ExprId> children, const By
 void Expressions::grow_table() {
   table_.assign(table_.size() * 2, 0);
   for (ExprId id = 1; id < exprs_.size(); ++id) {
-    std::size_t slot = exprs_[id].hash & (table_.size() - 1);
+    std::size_t slot = exprs_[id].hash.first & (table_.size() - 1);
     while (table_[slot] != 0) slot = (slot + 1) & (table_.size() - 1);
     table_[slot] = slot_of(id, exprs_[id].hash);
   }
@@ -244,14 +201,14 @@ bool Expressions::dead(ExprId id) {
 }
 
 ExprId Expressions::bytes(const ByteSet& set) {
-  if (set.empty()) return kNothing;
+  if (set.none()) return kNothing;
   return intern({.kind = ExprKind::kBytes}, {}, &set);
 }
 
 ExprId Expressions::literal(std::string_view text) {
   ExprId result = kEmpty;
   for (std::size_t i = text.size(); i > 0; --i)
-    result = concat(bytes(ByteSet::of(text.substr(i - 1, 1))), result);
+    result = concat(bytes(bytes_of(text.substr(i - 1, 1))), result);
   return result;
 }
 
@@ -262,11 +219,11 @@ ExprId Expressions::concat(ExprId a, ExprId b) {
   const Expr head = exprs_[a];
   // What comes first stands alone, so that equal states are mostly one; the rest is put right when it comes
   // first.
-  if (head.kind == ExprKind::kConcat)
-    return intern({.kind = ExprKind::kConcat,
-                   .a = head.a,
-                   .b = intern({.kind = ExprKind::kConcat, .a = head.b, .b = b})});
-  return intern({.kind = ExprKind::kConcat, .a = a, .b = b});
+  if (head.kind == ExprKind::kConcat) {
+    b = intern({.kind = ExprKind::kConcat, .of = {head.b(), b}});
+    a = head.a();
+  }
+  return intern({.kind = ExprKind::kConcat, .of = {a, b}});
 }
 
 ExprId Expressions::concat(const std::vector<ExprId>& parts) {
@@ -283,7 +240,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
     const ExprId part = parts[i];
     if (dead(part)) continue;
     if (part == kAnything) return kAnything;
-    if (exprs_[part].kind == ExprKind::kAnyOf && exprs_[part].b <= kMaxFlattened) {
+    if (exprs_[part].kind == ExprKind::kAnyOf && exprs_[part].b() <= kMaxFlattened) {
       const auto inner = children(part);
       parts.insert(parts.end(), inner.begin(), inner.end());
     } else if (exprs_[part].kind == ExprKind::kBytes) {
@@ -292,14 +249,13 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
       flat.push_back(part);
     }
   }
-  if (!set.empty()) flat.push_back(bytes(set));
-  std::ranges::sort(flat);
-  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
+  if (set.any()) flat.push_back(bytes(set));
   // One beginning with several continuations is looked at once, so that what is ambiguous does not multiply.
   const auto head = [&](ExprId part) {
-    return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a : part;
+    return exprs_[part].kind == ExprKind::kConcat ? exprs_[part].a() : part;
   };
   std::ranges::sort(flat, {}, [&](ExprId part) { return std::pair(head(part), part); });
+  flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   std::size_t kept = 0;
   for (std::size_t i = 0, end = 0; i < flat.size(); i = end) {
     const ExprId first = head(flat[i]);
@@ -307,7 +263,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
     if (end - i > 1 && (exprs_[first].kind == ExprKind::kLexeme || !exprs_[flat[i]].regular)) {
       std::vector<ExprId> tails;
       for (std::size_t j = i; j < end; ++j) {
-        const ExprId tail = flat[j] == first ? kEmpty : exprs_[flat[j]].b;
+        const ExprId tail = flat[j] == first ? kEmpty : exprs_[flat[j]].b();
         const auto inner = children(tail);
         if (exprs_[tail].kind == ExprKind::kAnyOf)
           tails.insert(tails.end(), inner.begin(), inner.end());
@@ -315,7 +271,7 @@ ExprId Expressions::any_of(std::vector<ExprId> parts) {
           tails.push_back(tail);
       }
       const Depth deeper(*this);
-      flat[kept++] = intern({.kind = ExprKind::kConcat, .a = first, .b = any_of(std::move(tails))});
+      flat[kept++] = intern({.kind = ExprKind::kConcat, .of = {first, any_of(std::move(tails))}});
       i = end;
       continue;
     }
@@ -336,7 +292,7 @@ ExprId Expressions::raw_all_of(std::vector<ExprId> parts) {
       const auto inner = children(part);
       parts.insert(parts.end(), inner.begin(), inner.end());
     } else if (part != kAnything) {
-      flat.push_back(exprs_[part].kind == ExprKind::kLexeme ? exprs_[part].a : part);
+      flat.push_back(exprs_[part].kind == ExprKind::kLexeme ? exprs_[part].a() : part);
     }
   }
   std::ranges::sort(flat);
@@ -352,8 +308,8 @@ ExprId Expressions::all_of(std::vector<ExprId> parts) {
 
 ExprId Expressions::complement(ExprId a) {
   if (a == kAnything) return kNothing;
-  if (exprs_[a].kind == ExprKind::kLexeme) return complement(exprs_[a].a);
-  return exprs_[a].kind == ExprKind::kNot ? exprs_[a].a : intern({.kind = ExprKind::kNot, .a = a});
+  if (exprs_[a].kind == ExprKind::kLexeme) return complement(exprs_[a].a());
+  return exprs_[a].kind == ExprKind::kNot ? exprs_[a].a() : intern({.kind = ExprKind::kNot, .of = {a}});
 }
 
 ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
@@ -362,23 +318,23 @@ ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
   if (dead(a)) return min == 0 ? kEmpty : kNothing;
   if (min == 1 && max == 1) return a;
   if (exprs_[a].nullable) min = 0;
-  return intern({.kind = ExprKind::kRepeat, .a = a, .b = min, .c = max});
+  return intern({.kind = ExprKind::kRepeat, .of = {a, min, max}});
 }
 
 ExprId Expressions::lexeme(ExprId a, bool is_word) {
   if (dead(a)) return kNothing;
   const ExprKind kind = exprs_[a].kind;
   if (kind == ExprKind::kEpsilon || kind == ExprKind::kBytes || kind == ExprKind::kLexeme) return a;
-  return intern({.kind = ExprKind::kLexeme, .a = a, .b = is_word});
+  return intern({.kind = ExprKind::kLexeme, .of = {a, is_word}});
 }
 
 ExprId Expressions::token(int id) {
   has_tokens_ = true;
-  return intern({.kind = ExprKind::kToken, .regular = false, .a = static_cast<std::uint32_t>(id)});
+  return intern({.kind = ExprKind::kToken, .regular = false, .of = {static_cast<std::uint32_t>(id)}});
 }
 
 ExprId Expressions::multiple(std::uint32_t factor, std::uint32_t places) {
-  return intern({.kind = ExprKind::kMultiple, .nullable = true, .a = factor, .b = 0, .c = places << 1});
+  return intern({.kind = ExprKind::kMultiple, .nullable = true, .of = {factor, 0, places << 1}});
 }
 
 ExprId Expressions::literals(std::vector<std::string_view> texts) {
@@ -425,7 +381,7 @@ void Expressions::finish() {
       Expr& expr = exprs_[id];
       const Expr before = expr;
       if (expr.kind == ExprKind::kRule) {
-        const Expr& rule_body = exprs_[rules_[expr.a]];
+        const Expr& rule_body = exprs_[rules_[expr.a()]];
         expr.nullable = rule_body.nullable;
         expr.dead = rule_body.dead;
       } else if (expr.kind == ExprKind::kMembers) {
@@ -443,17 +399,16 @@ void Expressions::finish() {
 ExprId Expressions::adopt(const Expressions& other, ExprId id, std::size_t num_common) {
   std::map<ExprId, ExprId> adopted = {{id, id}};
   for (auto at = adopted.rbegin(); at != adopted.rend() && at->first >= num_common; ++at)
-    for (const ExprId part : other.parts(at->first)) adopted.emplace(part, part);
+    for (const ExprId part : other.children(at->first)) adopted.emplace(part, part);
   for (auto& [at, here] : adopted) {
     if (at < num_common) continue;
     Expr expr = other.exprs_[at];
-    std::vector<ExprId> parts = other.parts(at);
+    std::vector<ExprId> parts = other.copied_children(at);
     for (ExprId& part : parts) part = adopted.at(part);
-    if (expr.kind == ExprKind::kConcat) expr.b = parts.back();
-    if (expr.kind == ExprKind::kMembers) expr.b = seen_number(other.seen_[expr.b]);
-    if (wraps(expr.kind)) expr.a = std::exchange(parts, {}).front();
+    if (expr.num_children() > 0) std::ranges::copy(std::exchange(parts, {}), expr.of.begin());
+    if (expr.kind == ExprKind::kMembers) expr.of[1] = seen_number(other.seen_[expr.b()]);
     std::ranges::sort(parts);
-    here = intern(expr, parts, expr.kind == ExprKind::kBytes ? &other.sets_[expr.a] : nullptr);
+    here = intern(expr, parts, expr.kind == ExprKind::kBytes ? &other.sets_[expr.a()] : nullptr);
   }
   return adopted.at(id);
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string_view>
@@ -18,43 +19,30 @@
 
 namespace quire::grammar {
 
-// A set of bytes.
-class ByteSet {
- public:
-  ByteSet() = default;
-  static ByteSet range(unsigned first, unsigned last) {
-    ByteSet set;
-    for (unsigned byte = first; byte <= last; ++byte) set.add(byte);
-    return set;
+using ByteSet = std::bitset<256>;
+
+inline ByteSet byte_range(unsigned first, unsigned last) {
+  ByteSet set;
+  for (unsigned byte = first; byte <= last; ++byte) set.set(byte);
+  return set;
+}
+inline ByteSet bytes_of(std::string_view bytes) {
+  ByteSet set;
+  for (const char byte : bytes) set.set(static_cast<unsigned char>(byte));
+  return set;
+}
+inline ByteSet all_bytes() { return ~ByteSet(); }
+inline std::array<std::uint64_t, 4> words_of(const ByteSet& set) {
+  return std::bit_cast<std::array<std::uint64_t, 4>>(set);
+}
+template <typename F>
+void for_each_byte(const ByteSet& set, F&& f) {
+  unsigned first = 0;  // of a word
+  for (std::uint64_t word : words_of(set)) {
+    for (; word != 0; word &= word - 1) f(first + static_cast<unsigned>(std::countr_zero(word)));
+    first += 64;
   }
-  static ByteSet of(std::string_view bytes) {
-    ByteSet set;
-    for (const char byte : bytes) set.add(static_cast<unsigned char>(byte));
-    return set;
-  }
-  static ByteSet all() { return ~ByteSet(); }
-
-  void add(unsigned byte) { bits_.set(byte); }
-  bool has(unsigned byte) const { return bits_[byte]; }
-  bool empty() const { return bits_.none(); }
-  ByteSet operator|(const ByteSet& other) const { return ByteSet(bits_ | other.bits_); }
-  ByteSet operator&(const ByteSet& other) const { return ByteSet(bits_ & other.bits_); }
-  ByteSet operator~() const { return ByteSet(~bits_); }
-  bool operator==(const ByteSet&) const = default;
-  std::array<std::uint64_t, 4> words() const { return std::bit_cast<std::array<std::uint64_t, 4>>(bits_); }
-
-  template <typename F>
-  void for_each(F&& f) const {
-    for (unsigned i = 0; i < 4; ++i)
-      for (std::uint64_t word = words()[i]; word != 0; word &= word - 1)
-        f(i * 64 + static_cast<unsigned>(std::countr_zero(word)));
-  }
-
- private:
-  explicit ByteSet(const std::bitset<256>& bits) : bits_(bits) {}
-
-  std::bitset<256> bits_;
-};
+}
 
 using ExprId = std::uint32_t;
 inline constexpr ExprId kNothing = 0;  // matches no text
@@ -78,13 +66,24 @@ enum class ExprKind : std::uint8_t {
   kMultiple,  // digits, perhaps with a point, of a number that is a multiple of another (multiple())
 };
 
+using ExprHash = std::pair<std::uint64_t, std::uint64_t>;
+
 struct Expr {
   ExprKind kind;
-  bool nullable = false;              // matches the empty text
-  bool dead = false;                  // matches nothing
-  bool regular = true;                // holds no rule and no token
-  std::uint32_t a = 0, b = 0, c = 0;  // of kAnyOf and kAllOf: the children are children_[a, a + b)
-  std::uint64_t hash = 0, hash2 = 0;  // of its structure: one in all grammars, where regular
+  bool nullable = false;                 // matches the empty text
+  bool dead = false;                     // matches nothing
+  bool regular = true;                   // holds no rule and no token
+  std::array<std::uint32_t, 3> of = {};  // a, b, c; of kAnyOf and kAllOf: children_[a, a + b)
+  ExprHash hash = {};                    // of its structure: one in all grammars, where regular
+
+  std::uint32_t a() const { return of[0]; }
+  std::uint32_t b() const { return of[1]; }
+  std::uint32_t c() const { return of[2]; }
+  // How many of its numbers are expressions: the first.
+  std::size_t num_children() const {
+    if (kind == ExprKind::kConcat) return 2;
+    return kind == ExprKind::kNot || kind == ExprKind::kRepeat || kind == ExprKind::kLexeme ? 1 : 0;
+  }
 };
 
 // What an expression becomes after one byte of a set.
@@ -106,6 +105,13 @@ struct MemberList {
   bool any_order = false;  // else as listed, and then others
   // Bounds on the number of members. Others may all have one name, so that they count as one towards `min`.
   std::uint32_t min = 0, max = kNoLimit;
+};
+
+// An expression that is made once, and may be a part of itself: then it is a rule.
+struct Recursive {
+  ExprId expr = kNothing;
+  std::optional<std::uint32_t> rule = std::nullopt;
+  enum { kNew, kOpen, kDone } state = kNew;
 };
 
 // What expressions and their copies may take together. Exceeding it throws GrammarError.
@@ -149,10 +155,12 @@ class Expressions {
   ExprId any_of(std::vector<ExprId> parts);
   ExprId all_of(std::vector<ExprId> parts);  // of regular expressions
   ExprId complement(ExprId a);               // for all_of; of a regular expression
-  ExprId repeat(ExprId a, std::uint32_t min, std::uint32_t max);
+  ExprId repeat(ExprId a, std::uint32_t min = 0, std::uint32_t max = kNoLimit);
+  // At least one item, with separators between them.
+  ExprId separated(ExprId item, ExprId separator) { return concat(item, repeat(concat(separator, item))); }
   // Of a repetition: what is left after one.
   ExprId one_less(const Expr& of) {
-    return repeat(of.a, of.b - (of.b > 0), of.c == kNoLimit ? kNoLimit : of.c - 1);
+    return repeat(of.a(), of.b() - (of.b() > 0), of.c() == kNoLimit ? kNoLimit : of.c() - 1);
   }
   ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
   ExprId lexeme(ExprId a, bool is_word = false);
@@ -168,8 +176,25 @@ class Expressions {
   ExprId some_members(MemberList list, bool& may_be_empty);
 
   std::uint32_t new_rule();
-  ExprId rule(std::uint32_t index) { return intern({.kind = ExprKind::kRule, .regular = false, .a = index}); }
+  ExprId rule(std::uint32_t index) {
+    return intern({.kind = ExprKind::kRule, .regular = false, .of = {index}});
+  }
   void define(std::uint32_t index, ExprId body) { rules_[index] = body; }
+  // What `make` makes of it, which may ask for it itself.
+  template <typename F>
+  ExprId recursive(Recursive& of, F&& make) {
+    if (of.state == Recursive::kDone) return of.expr;
+    if (of.state == Recursive::kOpen) {
+      if (!of.rule) of.rule = new_rule();
+      return rule(*of.rule);
+    }
+    of.state = Recursive::kOpen;
+    of.expr = make();
+    of.state = Recursive::kDone;
+    if (of.rule) define(*of.rule, of.expr);
+    if (of.rule && of.expr != kNothing) of.expr = rule(*of.rule);
+    return of.expr;
+  }
   // Of a rule, or of the members of an object: what it stands for.
   ExprId body(ExprId id);
   // Finds out which rules match the empty text and which match nothing. Before edges() of what has rules.
@@ -177,13 +202,18 @@ class Expressions {
   void finish();
 
   const Expr& operator[](ExprId id) const { return exprs_[id]; }
+  // What it is made of. Their numbers are lower. Valid as edges() is.
   std::span<const ExprId> children(ExprId id) const {
-    const bool has = exprs_[id].kind == ExprKind::kAnyOf || exprs_[id].kind == ExprKind::kAllOf;
-    return has ? std::span(children_).subspan(exprs_[id].a, exprs_[id].b) : std::span<const ExprId>();
+    const Expr& expr = exprs_[id];
+    if (expr.kind == ExprKind::kAnyOf || expr.kind == ExprKind::kAllOf)
+      return std::span(children_).subspan(expr.a(), expr.b());
+    return std::span(expr.of).first(expr.num_children());
   }
-  // What it is made of, children or not. Their numbers are lower.
-  std::vector<ExprId> parts(ExprId id) const;
-  const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a]; }
+  std::vector<ExprId> copied_children(ExprId id) const {
+    const auto of = children(id);
+    return {of.begin(), of.end()};
+  }
+  const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a()]; }
   bool nullable(ExprId id) const { return exprs_[id].nullable; }
   std::size_t size() const { return exprs_.size(); }
   bool has_tokens() const { return has_tokens_; }
@@ -196,8 +226,8 @@ class Expressions {
     return {of.begin(), of.end()};
   }
   ExprId derivative(ExprId id, unsigned byte);
-  ExprId derivative_by_token(ExprId id, int token);
-  bool matches(ExprId id, std::string_view text);
+  ExprId derivative(ExprId id, std::string_view text);
+  bool matches(ExprId id, std::string_view text) { return nullable(derivative(id, text)); }
 
   // An expression of another copy of what this was when its first `num_common` expressions were made.
   ExprId adopt(const Expressions& other, ExprId id, std::size_t num_common);
@@ -247,7 +277,8 @@ class Expressions {
     bool known = false, open = false;  // of a rule: in the making
   };
 
-  ExprId intern(Expr expr, std::span<const ExprId> children = {}, const ByteSet* set = nullptr);
+  // listed: the children of kAnyOf and kAllOf.
+  ExprId intern(Expr expr, std::span<const ExprId> listed = {}, const ByteSet* set = nullptr);
   void set_flags(Expr& expr, std::span<const ExprId> children) const;
   void grow_table();
   bool dead(ExprId id);

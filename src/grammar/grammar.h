@@ -42,12 +42,13 @@ struct Limits {
 };
 
 class Automaton;  // the states of one grammar and what is known of them
+struct CompiledSource;
 
 // A compiled source. Immutable to its callers; what its matchers find out of its states is kept in it, and
 // may be asked for by any thread.
 class Grammar {
  public:
-  Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<const Automaton> compiled);
+  Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::unique_ptr<const CompiledSource> compiled);
   ~Grammar();
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
@@ -56,11 +57,11 @@ class Grammar {
 
  private:
   friend class Matcher;
-  // What matchers share: a fresh copy of `compiled_` where the last one is full, and a copy finds room.
+  // What matchers share: one of `compiled_`, afresh where the last one is full, and another finds room.
   std::shared_ptr<Automaton> automaton() const;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
-  std::shared_ptr<const Automaton> compiled_;
+  std::unique_ptr<const CompiledSource> compiled_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Automaton> current_;
 };

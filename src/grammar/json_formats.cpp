@@ -78,8 +78,7 @@ std::optional<ExprId> JsonText::format(std::string_view name) const {
       ex_, found->regex, [&](const CharacterSet& set) { return canonical_character(set); }, false);
   if (name != "hostname") return texts;
   // "--" behind two characters marks names in Punycode (RFC 5891), which are not checked, and left out.
-  const ExprId byte = ex_.bytes(ByteSet::all()),
-               label = ex_.optional(ex_.concat(kAnything, ex_.literal(".")));
+  const ExprId byte = ex_.bytes(all_bytes()), label = ex_.optional(ex_.concat(kAnything, ex_.literal(".")));
   const ExprId marked = ex_.concat({label, byte, byte, ex_.literal("--"), kAnything});
   return ex_.all_of({texts, ex_.repeat(character_, 0, kMaxHostname), ex_.complement(marked)});
 }

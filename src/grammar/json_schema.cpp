@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "grammar/regex.h"
-
 namespace quire::grammar {
 namespace {
 
@@ -176,26 +174,12 @@ SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string&
 }
 
 ExprId SchemaCompiler::compile(Schemas schemas) {
-  Schemas key = schemas;
-  std::ranges::sort(key);
-  key.erase(std::unique(key.begin(), key.end()), key.end());
-  const auto [found, is_new] = compiled_.try_emplace(key);
-  Compiled& entry = found->second;
-  if (!is_new) {
-    if (!entry.open) return entry.expr;
-    if (!entry.rule) entry.rule = ex_.new_rule();
-    return ex_.rule(*entry.rule);
-  }
-  const Expressions::Depth deeper(ex_, kSchemaWeight);
-  Place place;
-  for (const Schema schema : schemas) add(place, schema, {});
-  entry.expr = expand(place, 0);
-  entry.open = false;
-  if (entry.rule) {
-    ex_.define(*entry.rule, entry.expr);
-    if (entry.expr != kNothing) entry.expr = ex_.rule(*entry.rule);
-  }
-  return entry.expr;
+  return ex_.recursive(compiled_[{schemas.begin(), schemas.end()}], [&] {
+    const Expressions::Depth deeper(ex_, kSchemaWeight);
+    Place place;
+    for (const Schema schema : schemas) add(place, schema, {});
+    return expand(place, 0);
+  });
 }
 
 void SchemaCompiler::add(Place& place, Schema schema, const Schemas& path) {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -50,11 +51,6 @@ class SchemaCompiler {
     std::string name;
     ExprId value = kNothing;
     bool required = false;
-  };
-  struct Compiled {
-    ExprId expr = kNothing;
-    bool open = true;  // in the making
-    std::optional<std::uint32_t> rule;
   };
 
   [[noreturn]] void fail_at(Schema schema, std::string_view keyword, std::string_view what) const;
@@ -119,7 +115,7 @@ class SchemaCompiler {
   std::unordered_map<Schema, Schema> documents_;   // that "#" means, where it is not the root
   std::unordered_map<Schema, Schema> negations_;
   Schemas references_;  // what kReference means, by number
-  std::map<Schemas, Compiled> compiled_;
+  std::map<std::set<Schema>, Recursive> compiled_;
   std::size_t num_leaves_ = 0;
   bool has_old_ids_ = false;  // "id" names a schema, as in draft 4
 };

@@ -83,9 +83,7 @@ ExprId SchemaCompiler::string(const Place& place) {
     all.push_back(ex_.complement(ex_.literals({texts.begin(), texts.end()})));
   }
   if (all.empty()) return json_.quoted(ex_.repeat(json_.character(), min, max));
-  all.push_back(min > 0 || max != kNoLimit
-                    ? ex_.repeat(json_.canonical_character(CharacterSet::all()), min, max)
-                    : json_.canonical_text());
+  all.push_back(ex_.repeat(json_.canonical_character(CharacterSet::all()), min, max));
   return json_.quoted(ex_.all_of(std::move(all)));
 }
 
@@ -180,8 +178,8 @@ ExprId SchemaCompiler::array(const Place& place) {
       fail_at(schema, "contains", "is supported alone, and for one item");
     Schemas one = rest;
     one.push_back(child(schema, "contains"));
-    const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()), 0, kNoLimit);
-    const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others), 0, kNoLimit);
+    const ExprId before = ex_.repeat(ex_.concat(others, json_.comma()));
+    const ExprId after = ex_.repeat(ex_.concat(json_.comma(), others));
     return json_.list("[]", ex_.concat({before, compile(one), after}), false);
   }
   return list(first, others, min, max);

@@ -62,11 +62,11 @@ JsonText::JsonText(Expressions& expressions, const Source& source) : ex_(express
                   utf8_regex(ex_,
                              "\\\\([\"\\\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
                              "[dD][89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]{2}))")});
-  canonical_ = ex_.repeat(canonical_character(CharacterSet::all()), 0, kNoLimit);
+  canonical_ = ex_.repeat(canonical_character(CharacterSet::all()));
 }
 
 ExprId JsonText::quoted(ExprId body) const {
-  const ExprId quote = ex_.bytes(ByteSet::of("\""));
+  const ExprId quote = ex_.literal("\"");
   return ex_.lexeme(ex_.concat({quote, body, quote}));
 }
 
@@ -80,7 +80,7 @@ ExprId JsonText::canonical_character(const CharacterSet& set) const {
     if (!set.has(control) || kShort.find(static_cast<char>(control)) != std::string_view::npos) continue;
     const char lower = "0123456789abcdef"[control % 16], upper = "0123456789ABCDEF"[control % 16];
     parts.push_back(ex_.concat(ex_.literal(control < 16 ? "\\u000" : "\\u001"),
-                               ex_.bytes(ByteSet::of(std::string{lower, upper}))));
+                               ex_.bytes(bytes_of(std::string{lower, upper}))));
   }
   return ex_.any_of(std::move(parts));
 }
@@ -98,23 +98,18 @@ ExprId JsonText::list(std::string_view brackets, ExprId items, bool may_be_empty
 }
 
 ExprId JsonText::any_value() {
-  if (any_value_) return ex_.rule(*any_value_);
-  any_value_ = ex_.new_rule();
-  ex_.define(*any_value_, ex_.any_of({any_object(), any_array(), any_string(), number_, ex_.literal("true"),
-                                      ex_.literal("false"), ex_.literal("null")}));
-  return ex_.rule(*any_value_);
+  return ex_.recursive(any_value_, [&] {
+    return ex_.any_of({any_object(), any_array(), any_string(), number_, ex_.literal("true"),
+                       ex_.literal("false"), ex_.literal("null")});
+  });
 }
 
 ExprId JsonText::any_object() {
   const ExprId member = ex_.concat({any_string(), colon_, any_value()});
-  const ExprId members = ex_.concat(member, ex_.repeat(ex_.concat(comma_, member), 0, kNoLimit));
-  return list("{}", members, true);
+  return list("{}", ex_.separated(member, comma_), true);
 }
 
-ExprId JsonText::any_array() {
-  const ExprId more = ex_.repeat(ex_.concat(comma_, any_value()), 0, kNoLimit);
-  return list("[]", ex_.concat(any_value(), more), true);
-}
+ExprId JsonText::any_array() { return list("[]", ex_.separated(any_value(), comma_), true); }
 
 ExprId JsonText::literal(const OrderedJson& value) const {
   if (!value.is_structured()) return ex_.literal(value.dump());

@@ -34,7 +34,6 @@ class JsonText {
  public:
   JsonText(Expressions& expressions, const Source& source);
 
-  ExprId space() const { return space_; }
   ExprId comma() const { return comma_; }
   ExprId colon() const { return colon_; }
   ExprId any_value();  // a rule; objects and arrays in one another as deep as one likes
@@ -43,7 +42,7 @@ class JsonText {
 
   // With quotation marks.
   ExprId quoted(ExprId body) const;
-  ExprId any_string() const { return quoted(ex_.repeat(character_, 0, kNoLimit)); }
+  ExprId any_string() const { return quoted(ex_.repeat(character_)); }
   ExprId character() const { return character_; }
   ExprId canonical_character(const CharacterSet& set) const;
   ExprId canonical_text() const { return canonical_; }  // between the quotation marks
@@ -70,7 +69,7 @@ class JsonText {
 
   Expressions& ex_;
   ExprId space_, comma_, colon_, character_, canonical_, integer_, number_, plain_number_, not_integer_;
-  std::optional<std::uint32_t> any_value_;
+  Recursive any_value_;
   std::unordered_map<std::string, ExprId> patterns_;
 };
 

@@ -5,18 +5,18 @@
 
 namespace quire::grammar {
 
-Grammar::Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::shared_ptr<const Automaton> compiled)
+Grammar::Grammar(std::shared_ptr<const Vocabulary> vocabulary, std::unique_ptr<const CompiledSource> compiled)
     : vocabulary_(std::move(vocabulary)), compiled_(std::move(compiled)) {}
 
 Grammar::~Grammar() = default;
 
-std::size_t Grammar::memory_bytes() const { return compiled_->bytes(); }
+std::size_t Grammar::memory_bytes() const { return compiled_->expressions.memory().budget().bytes; }
 
 std::shared_ptr<Automaton> Grammar::automaton() const {
   const std::scoped_lock lock(mutex_);
   if (current_ != nullptr && !current_->is_full()) return current_;
   try {
-    current_ = std::make_shared<Automaton>(*compiled_);
+    current_ = std::make_shared<Automaton>(*compiled_, vocabulary_);
   } catch (const GrammarError&) {
     if (current_ == nullptr) throw;
   }
@@ -83,15 +83,17 @@ void Matcher::fill_mask(std::span<std::uint32_t> mask) const {
     return;
   }
   const auto allowed = automaton_->mask(states_.back(), allowance_);
-  if (allowed->tokens.ids.empty() && allowed->tokens.words.empty())
+  if (allowed->ids.empty() && allowed->words.empty())
     throw GrammarError("no token of the model's vocabulary continues the text as the grammar wants it");
-  allowed->tokens.add_to(mask);
+  allowed->add_to(mask);
 }
 
 std::optional<int> Matcher::forced() const {
-  if (!ended()) return automaton_->mask(states_.back(), allowance_)->forced;
-  const auto ends = grammar_->vocabulary().end_ids();
-  return ends.size() == 1 ? std::optional(ends.front()) : std::nullopt;
+  const auto only = [](const auto& ids) {
+    return ids.size() == 1 ? std::optional(static_cast<int>(ids.front())) : std::nullopt;
+  };
+  return ended() ? only(grammar_->vocabulary().end_ids())
+                 : only(automaton_->mask(states_.back(), allowance_)->ids);
 }
 
 bool Matcher::complete() const { return automaton_->complete(states_.back()); }

@@ -56,7 +56,7 @@ class RegexParser {
     if (!at_end()) fail_here("')' closes no group");
     // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
     // else matters there shows at once, with bytes.
-    const ExprId before = search ? ex_->repeat(character(CharacterSet::all()), 0, kNoLimit) : kEmpty,
+    const ExprId before = search ? ex_->repeat(character(CharacterSet::all())) : kEmpty,
                  behind = search ? kAnything : kEmpty;
     std::vector<ExprId> all;
     for (std::size_t i = 0; i < texts.size(); ++i)
@@ -235,13 +235,10 @@ class RegexParser {
   char32_t hex(unsigned digits) {
     char32_t value = 0;
     for (unsigned i = 0; i < digits; ++i, ++at_) {
-      const char32_t digit = peek();
-      if (digit >= '0' && digit <= '9')
-        value = value * 16 + (digit - '0');
-      else if ((digit | 32) >= 'a' && (digit | 32) <= 'f')
-        value = value * 16 + ((digit | 32) - 'a' + 10);
-      else
+      const std::size_t digit = std::u32string_view(U"0123456789abcdefABCDEF").find(peek());
+      if (digit == std::u32string_view::npos)
         fail_here(format_text("{} hexadecimal digits are expected", digits));
+      value = value * 16 + static_cast<char32_t>(digit < 16 ? digit : digit - 6);
     }
     return value;
   }

@@ -27,8 +27,6 @@ struct Element {
   ExprId expr = kEmpty;
   bool terminal = false;  // what %ignore allows text behind
   std::uint32_t min = 1, max = 1;
-
-  bool once() const { return min == 1 && max == 1; }
 };
 using Sequence = std::vector<Element>;
 
@@ -37,9 +35,13 @@ struct Rule {
   std::vector<Sequence> alternatives{};
   bool defined = false;
   bool terminal = false;  // between whose parts nothing is ignored
-  enum { kNew, kOpen, kDone } state = kNew;
-  ExprId expr = kEmpty;
-  std::optional<std::uint32_t> number = std::nullopt;  // where it is recursive
+  Recursive built{};
+};
+
+struct Rules {
+  std::vector<Rule> all;
+  std::size_t root;
+  std::vector<Element> ignored;
 };
 
 // Terminals that %import common knows.
@@ -66,7 +68,7 @@ class RuleParser {
   RuleParser(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary)
       : ex_(expressions), text_(text), vocabulary_(vocabulary) {}
 
-  void parse() {
+  Rules parse() {
     for (skip(); at_ < text_.size(); skip()) {
       if (take("%")) {
         directive();
@@ -91,15 +93,11 @@ class RuleParser {
     for (const Rule& rule : rules_)
       if (!rule.defined)
         throw GrammarError(format_text("grammar: the rule {} is not defined", in_quotes(rule.name)));
-  }
-
-  std::vector<Rule>& rules() { return rules_; }
-  std::size_t root() const {
     for (const char* name : {"root", "start"})
-      if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
+      if (const auto found = by_name_.find(name); found != by_name_.end())
+        return {std::move(rules_), found->second, std::move(ignored_)};
     throw GrammarError("grammar: it has no rule named root or start");
   }
-  const std::vector<Element>& ignored() const { return ignored_; }
 
  private:
   [[noreturn]] void fail_here(std::string_view what) const {
@@ -235,8 +233,7 @@ class RuleParser {
     if (take("(")) return group(")");
     if (peek() == '"' || peek() == '\'') return quoted();
     if (peek() == '<') return named_token();
-    if (peek() == '[' && lark_) {
-      ++at_;
+    if (lark_ && take("[")) {
       Element part = group("]");
       part.min = 0;
       return part;
@@ -335,13 +332,14 @@ class RuleParser {
 // Expressions of rules. What is not recursive needs no rule of its own, and is a lexeme where it is regular.
 class RuleBuilder {
  public:
-  RuleBuilder(Expressions& expressions, RuleParser& parser) : ex_(expressions), rules_(parser.rules()) {
-    std::vector<ExprId> ignored;
-    for (const Element& element : parser.ignored()) ignored.push_back(build(element));
-    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored)), 0, kNoLimit));
-  }
+  RuleBuilder(Expressions& expressions, Rules rules) : ex_(expressions), rules_(std::move(rules)) {}
 
-  ExprId root(std::size_t rule) { return ex_.concat(ignored_, build(rule)); }
+  ExprId root() {
+    std::vector<ExprId> ignored;
+    for (const Element& element : rules_.ignored) ignored.push_back(build(element));
+    ignored_ = ex_.lexeme(ex_.repeat(ex_.any_of(std::move(ignored))));
+    return ex_.concat(ignored_, build(rules_.root));
+  }
 
  private:
   ExprId build(const Element& element) {
@@ -357,38 +355,26 @@ class RuleBuilder {
   }
 
   ExprId build(std::size_t index) {
-    Rule& rule = rules_[index];
-    if (rule.state == Rule::kDone) return rule.expr;
-    if (rule.state == Rule::kOpen) {
-      if (!rule.number) rule.number = ex_.new_rule();
-      return ex_.rule(*rule.number);
-    }
-    if (++depth_ > kMaxRuleDepth)
-      throw GrammarError("grammar: rules refer to one another in a chain that is too long");
-    rule.state = Rule::kOpen;
-    const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
-    const std::set<std::size_t> circle = left_circle(index);
-    if (circle.empty()) {
+    Rule& rule = rules_.all[index];
+    return ex_.recursive(rule.built, [&] {
+      if (++depth_ > kMaxRuleDepth)
+        throw GrammarError("grammar: rules refer to one another in a chain that is too long");
+      const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
+      const std::set<std::size_t> circle = left_circle(index);
       std::vector<ExprId> parts;
-      for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
-      rule.expr = ex_.any_of(std::move(parts));
-    } else {
-      rule.expr = left_recursive(index, circle);
-    }
-    --depth_;
-    in_terminal_ = outer;
-    rule.state = Rule::kDone;
-    if (rule.number) {
-      ex_.define(*rule.number, rule.expr);
-      rule.expr = ex_.rule(*rule.number);
-    } else if (ex_[rule.expr].regular) {
-      rule.expr = ex_.lexeme(rule.expr);
-    }
-    return rule.expr;
+      if (!circle.empty()) parts = left_recursive(index, circle);
+      if (circle.empty())
+        for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
+      const ExprId expr = ex_.any_of(std::move(parts));
+      --depth_;
+      in_terminal_ = outer;
+      return rule.built.rule || !ex_[expr].regular ? expr : ex_.lexeme(expr);
+    });
   }
 
   static std::size_t left_rule(const Sequence& sequence) {
-    return !sequence.empty() && sequence.front().once() ? sequence.front().rule : kNoRule;
+    const bool once = !sequence.empty() && sequence.front().min == 1 && sequence.front().max == 1;
+    return once ? sequence.front().rule : kNoRule;
   }
 
   // The rules that a rule may begin with.
@@ -399,7 +385,7 @@ class RuleBuilder {
       const std::size_t at = open.back();
       open.pop_back();
       ex_.check_time();
-      for (const Sequence& sequence : rules_[at].alternatives) {
+      for (const Sequence& sequence : rules_.all[at].alternatives) {
         const std::size_t next = left_rule(sequence);
         if (next != kNoRule && found.insert(next).second) open.push_back(next);
       }
@@ -417,14 +403,14 @@ class RuleBuilder {
 
   // A rule A of a circle begins with an alternative of one of its rules B that begins otherwise; what may
   // follow until A is complete is a rule of its own for each B.
-  ExprId left_recursive(std::size_t index, const std::set<std::size_t>& circle) {
+  std::vector<ExprId> left_recursive(std::size_t index, const std::set<std::size_t>& circle) {
     std::map<std::size_t, std::uint32_t> after;
     for (const std::size_t b : circle) after[b] = ex_.new_rule();
     std::vector<ExprId> starts;
     std::map<std::size_t, std::vector<ExprId>> continuations;
     continuations[index].push_back(kEmpty);
     for (const std::size_t c : circle) {
-      for (const Sequence& sequence : rules_[c].alternatives) {
+      for (const Sequence& sequence : rules_.all[c].alternatives) {
         const std::size_t b = left_rule(sequence);
         const bool inside = b != kNoRule && after.contains(b);
         (inside ? continuations[b] : starts)
@@ -432,11 +418,11 @@ class RuleBuilder {
       }
     }
     for (auto& [b, parts] : continuations) ex_.define(after[b], ex_.any_of(std::move(parts)));
-    return ex_.any_of(std::move(starts));
+    return starts;
   }
 
   Expressions& ex_;
-  std::vector<Rule>& rules_;
+  Rules rules_;
   ExprId ignored_ = kEmpty;
   bool in_terminal_ = false;
   unsigned depth_ = 0;
@@ -451,10 +437,7 @@ int special_token(const Vocabulary& vocabulary, std::string_view name) {
 }
 
 ExprId compile_rules(Expressions& expressions, std::string_view text, const Vocabulary& vocabulary) {
-  RuleParser parser(expressions, text, vocabulary);
-  parser.parse();
-  const std::size_t root = parser.root();
-  return RuleBuilder(expressions, parser).root(root);
+  return RuleBuilder(expressions, RuleParser(expressions, text, vocabulary).parse()).root();
 }
 
 }  // namespace quire::grammar

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,7 +91,7 @@ class TagCompiler {
  public:
   TagCompiler(Expressions& expressions, JsonText& json, const Source& source, const Vocabulary& vocabulary)
       : ex_(expressions), json_(json), source_(source), vocabulary_(vocabulary) {
-    text_ = ex_.repeat(utf8_character(ex_, CharacterSet::all()), 0, kNoLimit);
+    text_ = ex_.repeat(utf8_character(ex_, CharacterSet::all()));
   }
 
   // {"format": {...}}, or {"structures": [{"begin", "schema", "end"}], "triggers": [...]}
@@ -125,7 +126,7 @@ class TagCompiler {
     if (type == "json_schema") return schema(format);
     if (type == "grammar") return compile_rules(ex_, format["grammar"].text(), vocabulary_);
     if (type == "regex") return ex_.lexeme(utf8_regex(ex_, format["pattern"].text()));
-    if (type == "any_text") return ex_.lexeme(ex_.all_of({text_of(format), without(excludes(format))}));
+    if (type == "any_text") return ex_.lexeme(ex_.all_of({text_of(format), without(marks_of(format))}));
     if (type == "triggered_tags") return triggered(format);
     if (type == "tags_with_separator") return separated(format);
     if (type == "token") return token(format["token"]);
@@ -178,8 +179,10 @@ class TagCompiler {
     return after[0];
   }
 
-  static std::vector<std::string> excludes(const Part& format) {
-    return format.has("excludes") ? format["excludes"].texts() : std::vector<std::string>();
+  // What a text must not hold: what its format excludes, and what ends it.
+  static std::vector<std::string> marks_of(const Part& format, std::vector<std::string> ends = {}) {
+    if (format.has("excludes")) std::ranges::move(format["excludes"].texts(), std::back_inserter(ends));
+    return ends;
   }
 
   ExprId text_of(const Part& format) {
@@ -196,7 +199,7 @@ class TagCompiler {
   // or the token of that name.
   std::vector<ExprId> up_to(ExprId text, const std::vector<std::string>& wanted,
                             const std::vector<std::string>& marks) {
-    const ExprId before = without(marks), byte = ex_.bytes(ByteSet::all());
+    const ExprId before = without(marks), byte = ex_.bytes(all_bytes());
     const ExprId no_more =
         ex_.complement(ex_.concat({kAnything, ex_.literals({marks.begin(), marks.end()}), byte, kAnything}));
     std::vector<ExprId> result;
@@ -222,9 +225,7 @@ class TagCompiler {
     if (content.has("type") && content.value.at("type") == "any_text" &&
         std::ranges::find(ends, "") == ends.end()) {
       content.check_keys(kAnyText);
-      std::vector<std::string> marks = excludes(content);
-      marks.insert(marks.end(), ends.begin(), ends.end());
-      return ex_.concat(opening, ex_.any_of(up_to(text_of(content), ends, marks)));
+      return ex_.concat(opening, ex_.any_of(up_to(text_of(content), ends, marks_of(content, ends))));
     }
     std::vector<ExprId> closings;
     for (const std::string& end : ends) closings.push_back(marked(end));
@@ -235,8 +236,7 @@ class TagCompiler {
     const std::vector<std::string> triggers = format["triggers"].texts();
     if (std::ranges::find(triggers, "") != triggers.end())
       format["triggers"].fail("a trigger is a string that is not empty");
-    std::vector<std::string> marks = excludes(format);
-    marks.insert(marks.end(), triggers.begin(), triggers.end());
+    const std::vector<std::string> marks = marks_of(format, triggers);
     std::vector<std::vector<ExprId>> begun(triggers.size());
     for (const Part& of : format["tags"].items()) {
       const std::string begin = of["begin"].text();
@@ -262,9 +262,8 @@ class TagCompiler {
     std::vector<ExprId> tags;
     for (const Part& of : format["tags"].items()) tags.push_back(tag(of));
     const ExprId one = ex_.any_of(std::move(tags));
-    const ExprId more = ex_.concat(marked(format["separator"].text()), one);
-    const ExprId list =
-        format.flag("stop_after_first") ? one : ex_.concat(one, ex_.repeat(more, 0, kNoLimit));
+    const ExprId separator = marked(format["separator"].text());
+    const ExprId list = format.flag("stop_after_first") ? one : ex_.separated(one, separator);
     return format.flag("at_least_one") ? list : ex_.optional(list);
   }
 

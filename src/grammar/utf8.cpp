@@ -15,10 +15,10 @@ ExprId utf8_range(Expressions& expressions, char32_t first, char32_t last, unsig
   const unsigned shift = 6 * tail;
   const char32_t low = (char32_t{1} << shift) - 1;
   const auto byte = [&](char32_t character) { return static_cast<unsigned>(character >> shift) | lead; };
-  if (tail == 0) return expressions.bytes(ByteSet::range(byte(first), byte(last)));
+  if (tail == 0) return expressions.bytes(byte_range(byte(first), byte(last)));
   std::vector<ExprId> parts;
   const auto below = [&](char32_t from, char32_t to) {  // of equal leading byte
-    return expressions.concat(expressions.bytes(ByteSet::range(byte(from), byte(from))),
+    return expressions.concat(expressions.bytes(byte_range(byte(from), byte(from))),
                               utf8_range(expressions, from & low, to & low, tail - 1, 0x80));
   };
   if (first >> shift == last >> shift) return below(first, last);
@@ -31,7 +31,7 @@ ExprId utf8_range(Expressions& expressions, char32_t first, char32_t last, unsig
     last = (last & ~low) - 1;
   }
   if (first < last)
-    parts.push_back(expressions.concat(expressions.bytes(ByteSet::range(byte(first), byte(last))),
+    parts.push_back(expressions.concat(expressions.bytes(byte_range(byte(first), byte(last))),
                                        utf8_range(expressions, 0, low, tail - 1, 0x80)));
   return expressions.any_of(std::move(parts));
 }

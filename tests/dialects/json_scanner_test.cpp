@@ -12,13 +12,13 @@ namespace {
 bool accepts(std::string_view text) {
   JsonScanner<> scanner;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const JsonStatus status = scanner.push(text[i]);
-    if (status == JsonStatus::kMore) continue;
-    if (status == JsonStatus::kError) return false;
+    const ReadStatus status = scanner.push(text[i]);
+    if (status == ReadStatus::kMore) continue;
+    if (status == ReadStatus::kError) return false;
     const std::string_view rest = text.substr(i + 1);
     return rest.find_first_not_of(" \t\n\r") == rest.npos;
   }
-  return scanner.push(' ') == JsonStatus::kEnd;  // a number, or nothing complete
+  return scanner.push(' ') == ReadStatus::kEnd;  // a number, or nothing complete
 }
 
 TEST(JsonScannerTest, AgreesWithTheParserOnEveryShortText) {
@@ -94,8 +94,8 @@ TEST(JsonScannerTest, DecodesStrings) {
   const std::string_view text = R"({"name":"a\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\uD83D\uDE00é")";
   std::string name;
   const auto reader = make_call_reader(true, name);
-  for (const char c : text) ASSERT_EQ(reader->push(c), JsonStatus::kMore);
-  EXPECT_EQ(reader->push('}'), JsonStatus::kEnd);
+  for (const char c : text) ASSERT_EQ(reader->push(c), ReadStatus::kMore);
+  EXPECT_EQ(reader->push('}'), ReadStatus::kEnd);
   EXPECT_EQ(name, "a\"\\/\b\f\n\r\tAé€😀é");
 }
 

@@ -45,7 +45,7 @@ const OrderedJson kWalkedTools = OrderedJson::parse(R"([
 
 const OrderedJson& schema_of(const std::string& name) {
   static const OrderedJson empty = {{"type", "object"}, {"additionalProperties", false}};
-  const OrderedJson* schema = parameters_of(kWalkedTools, name);
+  const OrderedJson* schema = parameters_of(&kWalkedTools, name);
   return schema == nullptr ? empty : *schema;
 }
 

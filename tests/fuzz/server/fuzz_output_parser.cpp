@@ -58,9 +58,9 @@ void check_arguments(const std::string& text) {
 
   JsonScanner<> scanner;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const JsonStatus status = scanner.push(text[i]);
-    if (status == JsonStatus::kMore) continue;
-    if (status == JsonStatus::kError) return;
+    const ReadStatus status = scanner.push(text[i]);
+    if (status == ReadStatus::kMore) continue;
+    if (status == ReadStatus::kError) return;
     const std::string value = text.substr(0, i + 1);
     try {
       QUIRE_CHECK(!Json::parse(value).is_discarded());
