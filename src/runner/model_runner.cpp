@@ -65,8 +65,8 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   sampler_.build(plan, step.inputs, step.samples);
   step.inputs.upload();
   ops::update_block_tables(backend_, batch_builder_.block_tables(), inputs.table_entries);
-  cache_.copy_blocks(inputs.saves, inputs.block_copies, inputs.restores);
-  fixed_states_.copy(inputs.state_saves, inputs.state_restores);
+  cache_.copy(inputs.block_copies);
+  fixed_states_.copy(inputs.state_copies);
   if (!plan.sequences.empty()) compute(plan, inputs, graph, step);
   step.done = backend_.record();
   ++num_in_flight_;

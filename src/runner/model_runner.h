@@ -11,7 +11,6 @@
 #include "runner/decode_graphs.h"
 #include "runner/pooler.h"
 #include "runner/sampler.h"
-#include "runner/state_memory.h"
 
 namespace quire {
 
