@@ -1,6 +1,7 @@
 #include "runner/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ops/ops.h"
@@ -126,21 +127,13 @@ void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
                            .num_top = num_top,
                            .rows = staging.put(reported_rows_),
                            .tokens = tokens_.rows(0, index)};
-  if (names) samples.logprob_batch.named = stage_named(staging, samples);
-}
-
-// As LogprobBatch has it, for the reported rows.
-Tensor Sampler::stage_named(StagingArea& staging, const Samples& samples) {
-  const std::int64_t rows = std::ssize(reported_rows_);
-  Tensor flat;
-  const auto named = staging.take(rows * kMaxNamedLogprobs, flat);
-  std::ranges::fill(named, -1);
-  auto first = named.begin();
-  for (const std::int32_t row : reported_rows_) {
-    std::ranges::copy(seat_of(samples.rows[row].seat).state.logprob_ids, first);
-    first += kMaxNamedLogprobs;
-  }
-  return {flat.data(), DType::kI32, {rows, kMaxNamedLogprobs}, flat.device()};
+  if (!names) return;
+  samples.logprob_batch.named = staging.put(reported_rows_, [&](std::int32_t row) {
+    std::array<TokenId, kMaxNamedLogprobs> ids;
+    ids.fill(-1);
+    std::ranges::copy(seat_of(samples.rows[row].seat).state.logprob_ids, ids.begin());
+    return ids;
+  });
 }
 
 void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {

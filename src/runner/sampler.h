@@ -96,7 +96,6 @@ class Sampler {
 
   void start(const SequencePlan& plan);
   void stage_rows(StagingArea& staging, Samples& samples);
-  Tensor stage_named(StagingArea& staging, const Samples& samples);
   void stage_adjustment(StagingArea& staging, Samples& samples);
   bool add_change(const Samples::Row& sampled, std::int32_t row);
   bool uses_states(const Samples::Row& row) const;
