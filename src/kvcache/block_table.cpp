@@ -56,16 +56,13 @@ bool BlockTable::release_outside(int position) {
 
 int BlockTable::writable(int first, int wanted) const {
   const int block_size = layout_->block_size;
+  const auto is_shared = [this](BlockId block) { return shared(block); };
   int num_free = pool_->num_free();
   int index = first / block_size;
   for (; index * block_size < first + wanted; ++index) {
-    if (index < size()) {
-      const auto blocks = row(index);
-      num_free -=
-          static_cast<int>(std::ranges::count_if(blocks, [this](BlockId block) { return shared(block); }));
-    } else {
-      num_free -= layout_->num_lanes();
-    }
+    const auto num_taken =
+        index < size() ? std::ranges::count_if(row(index), is_shared) : layout_->num_lanes();
+    num_free -= static_cast<int>(num_taken);
     if (num_free < 0) break;
   }
   return std::clamp(index * block_size - first, 0, wanted);

@@ -352,9 +352,7 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
   agrees(states_.pool(), num_slot_holders, "18: slot");
   agrees(host_slots_, num_slot_savers, "16: slot of host memory");
   for (const std::vector<BlockId>& replaced : replaced_) count(replaced, num_holders);
-  for (BlockId block = 0; block < pool_.num_blocks(); ++block)
-    QUIRE_CHECK(pool_.ref_count(block) == num_holders[block], "2: block {} has {} references", block,
-                pool_.ref_count(block));
+  agrees(pool_, num_holders, "2: block");
   for (BlockId block = 0; block < host_pool_.num_blocks(); ++block) {
     const int num_references = host_pool_.ref_count(block);
     QUIRE_CHECK(num_references <= 1 && num_references == num_savers[block],

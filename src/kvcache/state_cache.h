@@ -62,12 +62,12 @@ class StateCache {
   // missing.
   void enter(PrefixCache::Link row, BlockId slot, int num_saved);
   // The slot's checkpoint is the first to go from now on.
-  void demote(BlockId slot) { checkpoints_[index(slot)].worth = 0; }
+  void demote(BlockId slot) { checkpoints_[slot].worth = 0; }
   // It has none any more.
-  void forget(BlockId slot) { checkpoints_[index(slot)] = {}; }
+  void forget(BlockId slot) { checkpoints_[slot] = {}; }
   void clear() { std::ranges::fill(checkpoints_, Checkpoint{}); }
   // Whether a hit could find the slot.
-  bool is_checkpoint(BlockId slot) const { return is_alive(checkpoints_[index(slot)]); }
+  bool is_checkpoint(BlockId slot) const { return checkpoints_[slot].row.is_alive(blocks_); }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold.
   void check() const;
@@ -79,12 +79,6 @@ class StateCache {
     double worth = 0;
     std::uint64_t last_use = 0;
   };
-
-  static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
-  bool is_alive(const Checkpoint& checkpoint) const {
-    const PrefixCache::Link& row = checkpoint.row;
-    return row.block != kNoBlock && row.generation == blocks_.generation(row.block);
-  }
 
   const BlockPool& blocks_;
   BlockPool pool_;

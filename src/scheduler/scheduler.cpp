@@ -143,17 +143,12 @@ std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
 }
 
 std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
-  std::vector<SequenceUpdate> updates = book_step(result);
-  tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
-  return updates;
-}
-
-std::vector<SequenceUpdate> Scheduler::book_step(StepResult& result) {
   std::vector<SequenceUpdate> updates;
   updates.reserve(result.sequences.size());
   const std::vector<PlannedSteps::Span> spans = steps_.take_oldest(result);
   if (cache_.apply_step()) queue_.unblock();
   for (std::size_t i = 0; i < spans.size(); ++i) book_or_end(spans[i], result.sequences[i], updates);
+  tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
   return updates;
 }
 

@@ -210,7 +210,6 @@ class Scheduler {
     });
   }
   std::optional<StepPlan> plan_step();
-  std::vector<SequenceUpdate> book_step(StepResult& result);
   // What is thrown while a sequence's result is booked ends it alone.
   void book_or_end(const PlannedSteps::Span& span, SequenceResult& result,
                    std::vector<SequenceUpdate>& updates);
