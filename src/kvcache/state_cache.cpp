@@ -12,7 +12,7 @@ StateCache::StateCache(int num_slots, const BlockPool& blocks)
       checkpoints_(static_cast<std::size_t>(num_slots)),
       slot_of_(static_cast<std::size_t>(num_slots > 0 ? blocks.num_blocks() : 0), kNoBlock) {}
 
-SlotRef StateCache::take() {
+BlockRef StateCache::take() {
   QUIRE_CHECK(pool_.num_free() > 0, "no slot is free");
   BlockId least = kNoBlock;
   std::pair<double, std::uint64_t> worth;

@@ -2,40 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "kvcache/block_pool.h"
 #include "kvcache/prefix_cache.h"
 
 namespace quire {
-
-// A reference to a slot of fixed states, or to none. A copy is one more.
-class SlotRef {
- public:
-  SlotRef() = default;
-  SlotRef(BlockPool& pool, BlockId slot) : pool_(&pool), slot_(slot) { pool.acquire(slot); }
-  SlotRef(const SlotRef& other) : pool_(other.pool_), slot_(other.slot_) {
-    if (pool_ != nullptr) pool_->acquire(slot_);
-  }
-  SlotRef(SlotRef&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), slot_(std::exchange(other.slot_, kNoBlock)) {}
-  SlotRef& operator=(SlotRef other) noexcept {
-    std::swap(pool_, other.pool_);
-    std::swap(slot_, other.slot_);
-    return *this;
-  }
-  ~SlotRef() {
-    if (pool_ != nullptr) pool_->release(slot_);
-  }
-
-  BlockId slot() const { return slot_; }  // kNoBlock: none
-  explicit operator bool() const { return pool_ != nullptr; }
-
- private:
-  BlockPool* pool_ = nullptr;
-  BlockId slot_ = kNoBlock;
-};
 
 // Slots for the fixed states of sequences: what recurrent layers keep of a sequence as a whole, behind some
 // of its first tokens. A checkpoint is a slot whose states are those behind a row of the prefix cache. It is
@@ -50,8 +22,8 @@ class StateCache {
 
   const BlockPool& pool() const { return pool_; }
   // A slot that nobody holds, of which there must be one; its checkpoint is gone.
-  SlotRef take();
-  SlotRef hold(BlockId slot) { return {pool_, slot}; }
+  BlockRef take();
+  BlockRef hold(BlockId slot) { return {pool_, slot}; }
 
   // The slot of a row's checkpoint, or kNoBlock.
   BlockId find(PrefixCache::Link row) const;

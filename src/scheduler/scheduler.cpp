@@ -260,7 +260,7 @@ void Scheduler::forget(Sequence& sequence) {
 }
 
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
-  cache_.lose_steps(steps_.plan().restores);
+  cache_.lose_steps();
   for (auto& [id, sequence] : sequences_) cache_.forget_saved(sequence.blocks.saved);
   const std::vector<SequenceId> lost = steps_.drop();
   std::vector<SequenceUpdate> updates;

@@ -50,7 +50,7 @@ class Sequences {
     blocks.num_tokens = last;
     if (last == keep) cache_.keep_states(blocks, false);
     cache_.index(blocks, tokens);
-    cache_.close_step({}, states);
+    cache_.close_step(states);
     cache_.apply_step();
     blocks.table.release_outside(last);
     cache_.check(std::vector<const SequenceBlocks*>{&blocks});

@@ -49,7 +49,7 @@ TEST_F(KvCacheTest, EachSequenceSavesAndRestoresItsOwnBlocks) {
   a.clear();
   b.clear();
   StateCopies states;
-  EXPECT_EQ(cache_.close_step({}, states).size(), 4U);
+  EXPECT_EQ(cache_.close_step(states).size(), 4U);
   EXPECT_EQ(states.saves.size(), 2U);
   std::vector<BlockCopy> restores;
   const std::vector<TokenId> others(9, 30);  // of which the prefix cache knows nothing
@@ -83,7 +83,7 @@ TEST_F(KvCacheTest, WhatIsForgottenBeforeItsStepIsNotSaved) {
   cache_.save(a, false, {});
   cache_.forget_saved(a.saved);
   StateCopies states;
-  EXPECT_TRUE(cache_.close_step({}, states).empty());
+  EXPECT_TRUE(cache_.close_step(states).empty());
   EXPECT_TRUE(states.saves.empty());
 }
 
@@ -96,7 +96,7 @@ TEST_F(KvCacheTest, StatesThatBecomeACheckpointAreNotTheSequencesAnyMore) {
   a.num_tokens = 4;
   cache_.keep_states(a, false);
   ASSERT_EQ(a.states.kept.size(), 1U);
-  const BlockId slot = a.states.kept.front().slot.slot();
+  const BlockId slot = a.states.kept.front().slot.id();
   cache_.index(a, std::span(first_).first(4));
   EXPECT_TRUE(a.states.kept.empty());
   EXPECT_TRUE(cache_.is_checkpoint(slot));
