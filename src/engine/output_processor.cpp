@@ -102,20 +102,15 @@ void OutputProcessor::push(std::vector<SequenceUpdate> updates, TimePoint at) {
   if (!updates.empty()) queue(std::span(updates), at);
 }
 
-void OutputProcessor::finish(SearchResult result) {
-  Item item = std::move(result);
-  queue(std::span(&item, 1), Clock::now());
-}
+void OutputProcessor::queue_now(Item item) { queue(std::span(&item, 1), Clock::now()); }
+
+void OutputProcessor::finish(SearchResult result) { queue_now(std::move(result)); }
 
 void OutputProcessor::finish(SequenceId id, FinishReason reason, std::string error) {
-  Item item = Ending{id, reason, std::move(error)};
-  queue(std::span(&item, 1), Clock::now());
+  queue_now(Ending{id, reason, std::move(error)});
 }
 
-void OutputProcessor::fail_all(std::string error) {
-  Item item = Failure{std::move(error)};
-  queue(std::span(&item, 1), Clock::now());
-}
+void OutputProcessor::fail_all(std::string error) { queue_now(Failure{std::move(error)}); }
 
 void OutputProcessor::run() {
   name_thread("quire-output");

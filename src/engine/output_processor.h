@@ -113,6 +113,7 @@ class OutputProcessor {
   void run();
   template <typename Each>  // Item, or an alternative of it
   void queue(std::span<Each> items, TimePoint at);
+  void queue_now(Item item);
   void take(Event& event);
   void add(Addition& addition, TimePoint at);
   void handle(Event event);
