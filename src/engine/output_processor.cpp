@@ -68,7 +68,7 @@ decltype(CompletionOutput::stop_reason) stop_token(const CompletionOutput& outpu
 
 }  // namespace
 
-OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
+OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, EngineHooks::Fault fault,
                                  std::function<void(SequenceId)> stop)
     : tokenizer_(tokenizer), fault_(std::move(fault)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 

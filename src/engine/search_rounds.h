@@ -67,9 +67,9 @@ class SearchRounds {
 
 class OutputProcessor;
 
-// Both outlive it. fault: EngineHooks::fault, or none.
+// Both outlive it. fault: EngineHooks', or none.
 std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& scheduler, OutputProcessor& outputs,
-                                                 decltype(EngineHooks::fault) fault);
+                                                 EngineHooks::Fault fault);
 
 // Of parameters with a beam_width. Error that begins with the name of the one that is wrong.
 void validate_search(const SamplingParams& params, const SamplingContext& context);
