@@ -25,14 +25,14 @@ void count(BlockId held, std::vector<int>& counts) {
 
 }  // namespace
 
-KvCache::KvCache(const CacheLayout& layout, const Sizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
-                 int hash_bits)
+KvCache::KvCache(const CacheLayout& layout, const CacheSizes& sizes, bool caches_prefixes,
+                 std::uint64_t hash_seed, int hash_bits)
     : layout_(layout),
       pool_(sizes.num_blocks),
       host_pool_(sizes.num_host_blocks),
       prefix_cache_(pool_, layout_, hash_seed, hash_bits),
-      states_(sizes.num_slots, pool_),
-      host_slots_(sizes.num_host_slots),
+      states_(sizes.num_state_slots, pool_),
+      host_slots_(sizes.num_host_state_slots),
       caches_prefixes_(caches_prefixes) {}
 
 ComputedPrefix KvCache::find(const SequenceBlocks& blocks, std::span<const TokenId> tokens,

@@ -90,12 +90,7 @@ class KvCache {
  public:
   // caches_prefixes: whether what sequences have computed is kept for others; hash_seed, hash_bits: as
   // PrefixCache's.
-  // slots, host_slots: of fixed states; 0: the model has none.
-  struct Sizes {
-    int num_blocks = 0, num_host_blocks = 0;
-    int num_slots = 0, num_host_slots = 0;
-  };
-  KvCache(const CacheLayout& layout, const Sizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
+  KvCache(const CacheLayout& layout, const CacheSizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
           int hash_bits);
 
   // Of a sequence whose cached prefixes are those of equal `salt`.

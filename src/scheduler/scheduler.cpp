@@ -54,10 +54,7 @@ SequenceUpdate update_of(const Sequence& sequence) {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       longest_alone_(config_.layout.longest(config_.num_blocks)),
-      cache_(config_.layout,
-             {config_.num_blocks, config_.num_host_blocks, config_.num_state_slots,
-              config_.num_host_state_slots},
-             config_.enable_prefix_caching, *config_.hash_seed, config_.hash_bits),
+      cache_(config_.layout, config_, config_.enable_prefix_caching, *config_.hash_seed, config_.hash_bits),
       free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
   running_.reserve(free_seats_.size());

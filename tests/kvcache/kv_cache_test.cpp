@@ -35,8 +35,11 @@ class KvCacheTest : public ::testing::Test {
     return cache_.restore(blocks, restores);
   }
 
-  KvCache cache_{
-      layout(), {.num_blocks = 12, .num_host_blocks = 6, .num_slots = 2, .num_host_slots = 2}, true, 1, 64};
+  KvCache cache_{layout(),
+                 {.num_blocks = 12, .num_host_blocks = 6, .num_state_slots = 2, .num_host_state_slots = 2},
+                 true,
+                 1,
+                 64};
   const std::vector<TokenId> first_ = {1, 2, 3, 4, 5, 6, 7, 8}, second_ = {11, 12, 13, 14, 15, 16, 17, 18};
 };
 
