@@ -152,13 +152,11 @@ void PrefixCache::erase_chain(std::span<const TokenId> tokens, std::uint64_t sal
 }
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key, std::uint64_t key_hash) const {
-  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock;) {
+  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock; block = entries_[block].next) {
     const Entry& other = entries_[block];
     if (other.hash == key_hash && other.parent == key.parent && other.salt == key.salt && contains(block) &&
-        std::equal(key.tokens.begin(), key.tokens.end(), tokens(block).begin())) {
+        std::ranges::equal(key.tokens, tokens(block)))
       return link(block);
-    }
-    block = other.next;
   }
   return std::nullopt;
 }
