@@ -40,10 +40,6 @@ namespace {
 
 constexpr const char* kNoMemory = "there was no memory for what it computed";
 
-void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& next) {
-  all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
-}
-
 // As the request has asked for it. Error where it has no direction.
 std::vector<float> make_embedding(std::vector<float> vector, const EngineRequest& request) {
   if (request.dimensions > 0)
@@ -307,7 +303,7 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
     output.times.last_token = at;
     if (!output.times.first_token) output.times.first_token = at;
   }
-  append(state.output.prompt_logprobs, update.prompt_logprobs);
+  std::ranges::move(update.prompt_logprobs, std::back_inserter(state.output.prompt_logprobs));
   const SamplingParams& params = state.request.params;
   if (params.max_tokens == 0) {  // the token is one too many
     if (update.finish == FinishReason::kStop) output.finish_reason = FinishReason::kLength;
