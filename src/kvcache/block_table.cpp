@@ -1,7 +1,6 @@
 #include "kvcache/block_table.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -14,9 +13,8 @@ BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *othe
 }
 
 std::vector<BlockId> BlockTable::held() const {
-  std::vector<BlockId> held;
-  std::copy_if(blocks_.begin(), blocks_.end(), std::back_inserter(held),
-               [](BlockId block) { return block != kNoBlock; });
+  std::vector<BlockId> held = blocks_;
+  std::erase(held, kNoBlock);
   return held;
 }
 
