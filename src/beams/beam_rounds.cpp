@@ -12,19 +12,12 @@ std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& scheduler, OutputPro
 }
 
 void BeamRounds::add(const std::shared_ptr<const SequenceRequest>& first, SearchRules rules) {
-  const SequenceId id = first->id;
-  Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
-  search.result.id = id;
-  try {
-    rules.max_tokens = scheduler_.add(first);
-    search.beams = BeamSearch(std::move(rules));
-    begin_round(search);
-    searches_.emplace(id, std::move(search));
-    ++num_searches_;
-  } catch (const std::exception& e) {  // too long, say, or no memory
-    scheduler_.abort_with_siblings(id);
-    outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
-  }
+  rules.max_tokens = scheduler_.add(first);
+  Search search{.beams = BeamSearch(rules), .width = rules.width, .next = {}};
+  search.result.id = first->id;
+  begin_round(search);
+  searches_.emplace(first->id, std::move(search));
+  ++num_searches_;
 }
 
 void BeamRounds::begin_round(Search& search) {

@@ -50,7 +50,7 @@ class SearchRounds {
  public:
   virtual ~SearchRounds() = default;
   bool any() const { return num_searches_ > 0; }
-  // What the scheduler refuses ends the request.
+  // Error as Scheduler::add's; after any exception abort_with_siblings must follow.
   virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
   virtual bool contains(SequenceId /*id*/) { return false; }
   // Takes what concerns beams out of the updates of a step that ended `at` then. Returns what has come of
