@@ -6,27 +6,19 @@
 
 namespace quire {
 
-struct Digest::Context {
-  std::unique_ptr<EVP_MD_CTX, decltype([](EVP_MD_CTX* it) { EVP_MD_CTX_free(it); })> it{EVP_MD_CTX_new()};
-};
-
-Digest::Digest(Kind kind) : context_(std::make_unique<Context>()) {
+Digest::Digest(Kind kind) : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
   const EVP_MD* const type = kind == Kind::kSha256 ? EVP_sha256() : EVP_sha1();
-  QUIRE_CHECK(EVP_DigestInit_ex(context_->it.get(), type, nullptr) == 1);
+  QUIRE_CHECK(EVP_DigestInit_ex(context_.get(), type, nullptr) == 1);
 }
 
-Digest::~Digest() = default;
-Digest::Digest(Digest&&) noexcept = default;
-Digest& Digest::operator=(Digest&&) noexcept = default;
-
 void Digest::add(std::string_view bytes) {
-  QUIRE_CHECK(EVP_DigestUpdate(context_->it.get(), bytes.data(), bytes.size()) == 1);
+  QUIRE_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
 }
 
 std::string Digest::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;
-  QUIRE_CHECK(EVP_DigestFinal_ex(context_->it.get(), digest, &length) == 1);
+  QUIRE_CHECK(EVP_DigestFinal_ex(context_.get(), digest, &length) == 1);
   std::string text;
   for (unsigned int i = 0; i < length; ++i) text += format_text("{:02x}", digest[i]);
   return text;

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
+
 namespace quire {
 
 // SHA-1 or SHA-256 (FIPS 180-4) of bytes that come in pieces.
@@ -12,18 +14,13 @@ class Digest {
   enum class Kind { kSha1, kSha256 };
 
   explicit Digest(Kind kind);
-  ~Digest();
-  Digest(Digest&&) noexcept;
-  Digest& operator=(Digest&&) noexcept;
 
   void add(std::string_view bytes);
   // Of all of them, in hexadecimal digits; nothing may be added behind.
   std::string hex();
 
  private:
-  struct Context;
-
-  std::unique_ptr<Context> context_;
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
 }  // namespace quire

@@ -7,23 +7,17 @@
 namespace quire {
 
 std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& scheduler, OutputProcessor& outputs,
-                                                 BeamRounds::Fault fault) {
+                                                 EngineHooks::Fault fault) {
   return std::make_unique<BeamRounds>(scheduler, outputs, std::move(fault));
 }
 
 void BeamRounds::add(const std::shared_ptr<const SequenceRequest>& first, SearchRules rules) {
-  const SequenceId id = first->id;
-  Search search{.beams = BeamSearch({}), .width = rules.width, .next = {}};
-  try {
-    rules.max_tokens = scheduler_.add(first);
-    search.beams = BeamSearch(std::move(rules));
-    begin_round(search);
-    searches_.emplace(id, std::move(search));
-    ++num_searches_;
-  } catch (const std::exception& e) {  // too long, say, or no memory
-    scheduler_.abort_with_siblings(id);
-    outputs_.finish({.id = id, .best = {}, .reason = FinishReason::kError, .error = e.what()});
-  }
+  rules.max_tokens = scheduler_.add(first);
+  Search search{.beams = BeamSearch(rules), .width = rules.width, .next = {}};
+  search.result.id = first->id;
+  begin_round(search);
+  searches_.emplace(first->id, std::move(search));
+  ++num_searches_;
 }
 
 void BeamRounds::begin_round(Search& search) {
@@ -49,12 +43,12 @@ std::vector<SearchResult> BeamRounds::take(std::vector<SequenceUpdate>& updates,
 
 std::optional<SearchResult> BeamRounds::take(Searches::iterator found, SequenceUpdate& update, TimePoint at) {
   auto& [first, search] = *found;
-  search.num_cached_tokens = update.num_cached_tokens;
-  search.cache_end = update.cache_end;
+  search.result.num_cached_tokens = update.num_cached_tokens;
+  search.result.cache_end = update.cache_end;
   if (update.finish == FinishReason::kError)
     return close(found, FinishReason::kError, "the model's logits are not finite numbers");
   QUIRE_CHECK(update.logprobs && search.num_missing > 0);
-  if (!search.first_token) search.first_token = at;
+  if (!search.result.first_token) search.result.first_token = at;
   search.next[update.id - first] = std::move(update.logprobs->top);
   if (--search.num_missing > 0) return std::nullopt;
   if (fault_) fault_(EngineStage::kSearch, first);
@@ -76,15 +70,12 @@ bool BeamRounds::end(SequenceId id, FinishReason reason, const std::string& erro
 }
 
 SearchResult BeamRounds::close(Searches::iterator found, FinishReason reason, const std::string& error) {
-  const auto& [first, search] = *found;
+  auto& [first, search] = *found;
   scheduler_.abort_with_siblings(first);
-  SearchResult result{.id = first,
-                      .best = search.beams.best(),
-                      .reason = reason,
-                      .error = error,
-                      .num_cached_tokens = search.num_cached_tokens,
-                      .cache_end = search.cache_end,
-                      .first_token = search.first_token};
+  SearchResult result = std::move(search.result);
+  result.best = search.beams.best();
+  result.reason = reason;
+  result.error = error;
   searches_.erase(found);
   --num_searches_;
   return result;

@@ -14,9 +14,7 @@ namespace quire {
 
 class BeamRounds : public SearchRounds {
  public:
-  using Fault = decltype(EngineHooks::fault);
-
-  BeamRounds(Scheduler& scheduler, OutputProcessor& outputs, Fault fault)
+  BeamRounds(Scheduler& scheduler, OutputProcessor& outputs, EngineHooks::Fault fault)
       : scheduler_(scheduler), outputs_(outputs), fault_(std::move(fault)) {}
 
   void add(const std::shared_ptr<const SequenceRequest>& first, SearchRules rules) override;
@@ -30,9 +28,7 @@ class BeamRounds : public SearchRounds {
     int width = 0;
     std::vector<std::vector<TokenLogprob>> next;  // by beam, as far as results are there
     std::size_t num_missing = 0;
-    int num_cached_tokens = 0;
-    CacheEnd cache_end = {};
-    std::optional<TimePoint> first_token = {};
+    SearchResult result = {};  // as far as it is known
   };
   using Searches = std::map<SequenceId, Search>;  // by first beam
 
@@ -43,7 +39,7 @@ class BeamRounds : public SearchRounds {
 
   Scheduler& scheduler_;
   OutputProcessor& outputs_;
-  Fault fault_;
+  EngineHooks::Fault fault_;
   Searches searches_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 
@@ -88,8 +89,7 @@ bool BeamSearch::is_stop(TokenId token) const {
 
 void BeamSearch::finish(Beam text, FinishReason reason) {
   const double its_score = score(text.logprob, static_cast<int>(text.tokens.size()));
-  const auto is_better = [](double value, const Hypothesis& other) { return value > other.score; };
-  const auto place = std::upper_bound(finished_.begin(), finished_.end(), its_score, is_better);
+  const auto place = std::ranges::upper_bound(finished_, its_score, std::greater(), &Hypothesis::score);
   finished_.insert(place, {std::move(text.tokens), text.logprob, its_score, reason});
   if (std::ssize(finished_) > rules_.width) finished_.pop_back();
 }
@@ -110,7 +110,7 @@ std::vector<Hypothesis> BeamSearch::best() const {
     if (length > 0)
       all.push_back({beam.tokens, beam.logprob, score(beam.logprob, length), FinishReason::kNone});
   }
-  std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.score > b.score; });
+  std::ranges::stable_sort(all, std::greater(), &Hypothesis::score);
   return all;
 }
 

@@ -32,30 +32,25 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       given_(given_defaults(setup_.model.generation, config)),
       mailbox_({config.max_num_queued_reqs, config.max_num_queued_tokens}),
       invariants_(config.check_invariants) {
-  const SchedulingPolicy policy = parse_policy(config.scheduling_policy);
+  SchedulerConfig scheduling;
+  scheduling.policy = parse_policy(config.scheduling_policy);
   timed("device", [&] {
     ranks_ = make_rank_group(setup_);
     ranks_->open();
   });
   load();
   timed("graphs", [&] { ranks_->capture_graphs(); });
-  PreemptionCosts preemption;  // as they are: what can be saved is
+  // As the costs are without it, what can be saved is.
   if (config_.num_host_blocks > 0 && config.preemption_mode == "auto")
-    timed("swap costs", [&] { preemption = measure_preemption_costs(*ranks_, config_); });
-  SchedulerConfig scheduling{.max_num_seqs = config_.max_num_seqs,
-                             .max_num_batched_tokens = config_.max_num_batched_tokens,
-                             .max_span = config.long_prefill_token_threshold,
-                             .max_model_len = config_.max_model_len,
-                             .layout = config_.cache.layout,
-                             .num_blocks = config_.num_blocks,
-                             .num_host_blocks = config_.num_host_blocks,
-                             .num_state_slots = config_.num_state_slots,
-                             .num_host_state_slots = config_.num_host_state_slots,
-                             .preemption = preemption,
-                             .policy = policy,
-                             .enable_prefix_caching = config.enable_prefix_caching,
-                             .hash_seed = {},
-                             .hash_bits = setup_.hooks.prefix_hash_bits};
+    timed("swap costs", [&] { scheduling.preemption = measure_preemption_costs(*ranks_, config_); });
+  static_cast<CacheSizes&>(scheduling) = config_;
+  scheduling.max_num_seqs = config_.max_num_seqs;
+  scheduling.max_num_batched_tokens = config_.max_num_batched_tokens;
+  scheduling.max_span = config.long_prefill_token_threshold;
+  scheduling.max_model_len = config_.max_model_len;
+  scheduling.layout = config_.cache.layout;
+  scheduling.enable_prefix_caching = config.enable_prefix_caching;
+  scheduling.hash_bits = setup_.hooks.prefix_hash_bits;
   const auto& fault = setup_.hooks.fault;
   if (fault) scheduling.on_plan = [&fault](SequenceId id) { fault(EngineStage::kSchedule, id); };
   recorder_ = std::make_unique<Recorder>(

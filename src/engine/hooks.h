@@ -31,7 +31,8 @@ struct EngineHooks {
   // 0; kRank: by a rank in a thread, id: the rank), or a source is to be compiled (kHold: by the engine's
   // thread, for a request; kCompile: id 0), on the thread of that stage. What it throws is that stage's
   // failure.
-  std::function<void(EngineStage, SequenceId)> fault = {};
+  using Fault = std::function<void(EngineStage, SequenceId)>;
+  Fault fault = {};
 
   void visit(EngineStage stage, SequenceId id = 0) const {
     if (fault) fault(stage, id);

@@ -38,17 +38,13 @@ class Batch {
   // On the output thread. A callback that throws ends the whole batch.
   void update(std::size_t index, const RequestUpdate& update) {
     RequestOutput output;
-    std::exception_ptr exception;
     try {
       if (options_.on_text && !update.new_text.empty())
         options_.on_text(index, update.output, update.new_text);
       if (update.finished) output = update.request;
     } catch (...) {
-      exception = std::current_exception();
-    }
-    if (exception) {
       const std::lock_guard lock(mutex_);
-      if (!progress_.exception) progress_.exception = exception;
+      if (!progress_.exception) progress_.exception = std::current_exception();
     }
     if (update.finished) finish(index, std::move(output));
   }

@@ -40,10 +40,6 @@ namespace {
 
 constexpr const char* kNoMemory = "there was no memory for what it computed";
 
-void append(std::vector<PositionLogprobs>& all, std::vector<PositionLogprobs>& next) {
-  all.insert(all.end(), std::make_move_iterator(next.begin()), std::make_move_iterator(next.end()));
-}
-
 // As the request has asked for it. Error where it has no direction.
 std::vector<float> make_embedding(std::vector<float> vector, const EngineRequest& request) {
   if (request.dimensions > 0)
@@ -68,7 +64,7 @@ decltype(CompletionOutput::stop_reason) stop_token(const CompletionOutput& outpu
 
 }  // namespace
 
-OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, Fault fault,
+OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, EngineHooks::Fault fault,
                                  std::function<void(SequenceId)> stop)
     : tokenizer_(tokenizer), fault_(std::move(fault)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 
@@ -102,20 +98,15 @@ void OutputProcessor::push(std::vector<SequenceUpdate> updates, TimePoint at) {
   if (!updates.empty()) queue(std::span(updates), at);
 }
 
-void OutputProcessor::finish(SearchResult result) {
-  Item item = std::move(result);
-  queue(std::span(&item, 1), Clock::now());
-}
+void OutputProcessor::queue_now(Item item) { queue(std::span(&item, 1), Clock::now()); }
+
+void OutputProcessor::finish(SearchResult result) { queue_now(std::move(result)); }
 
 void OutputProcessor::finish(SequenceId id, FinishReason reason, std::string error) {
-  Item item = Ending{id, reason, std::move(error)};
-  queue(std::span(&item, 1), Clock::now());
+  queue_now(Ending{id, reason, std::move(error)});
 }
 
-void OutputProcessor::fail_all(std::string error) {
-  Item item = Failure{std::move(error)};
-  queue(std::span(&item, 1), Clock::now());
-}
+void OutputProcessor::fail_all(std::string error) { queue_now(Failure{std::move(error)}); }
 
 void OutputProcessor::run() {
   name_thread("quire-output");
@@ -312,7 +303,7 @@ void OutputProcessor::apply(State& state, std::size_t index, SequenceUpdate& upd
     output.times.last_token = at;
     if (!output.times.first_token) output.times.first_token = at;
   }
-  append(state.output.prompt_logprobs, update.prompt_logprobs);
+  std::ranges::move(update.prompt_logprobs, std::back_inserter(state.output.prompt_logprobs));
   const SamplingParams& params = state.request.params;
   if (params.max_tokens == 0) {  // the token is one too many
     if (update.finish == FinishReason::kStop) output.finish_reason = FinishReason::kLength;

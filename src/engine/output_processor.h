@@ -47,11 +47,9 @@ class StopStrings {
 // request, in order.
 class OutputProcessor {
  public:
-  using Fault = decltype(EngineHooks::fault);
-
   // tokenizer: may be null, then outputs have no text. stop: told of a sequence that is to end, for a stop
   // string or a failure, on the output thread.
-  OutputProcessor(const Tokenizer* tokenizer, Fault fault, std::function<void(SequenceId)> stop);
+  OutputProcessor(const Tokenizer* tokenizer, EngineHooks::Fault fault, std::function<void(SequenceId)> stop);
   ~OutputProcessor();  // delivers what is queued, then aborts what has not ended
   OutputProcessor(const OutputProcessor&) = delete;
   OutputProcessor& operator=(const OutputProcessor&) = delete;
@@ -113,6 +111,7 @@ class OutputProcessor {
   void run();
   template <typename Each>  // Item, or an alternative of it
   void queue(std::span<Each> items, TimePoint at);
+  void queue_now(Item item);
   void take(Event& event);
   void add(Addition& addition, TimePoint at);
   void handle(Event event);
@@ -137,7 +136,7 @@ class OutputProcessor {
   void stop_unfinished(const State& state);
 
   const Tokenizer* tokenizer_;
-  Fault fault_;  // may be empty
+  EngineHooks::Fault fault_;  // may be empty
   std::function<void(SequenceId)> stop_;
   States states_;  // of the output thread alone
   std::mutex mutex_;

@@ -80,7 +80,7 @@ void Rank::load(const RankOrder&, RankAnswer&) {
   }
   if (!left_out.empty() && comm_->rank() == 0)
     log_warning("{} serves text only: the tensors of {} are left out", architecture,
-                join_text(std::vector(left_out.begin(), left_out.end()), ", "));
+                join_text(left_out, ", "));
 }
 
 void Rank::submit(const RankOrder& order, RankAnswer& answer) {

@@ -50,7 +50,7 @@ class SearchRounds {
  public:
   virtual ~SearchRounds() = default;
   bool any() const { return num_searches_ > 0; }
-  // What the scheduler refuses ends the request.
+  // Error as Scheduler::add's; after any exception abort_with_siblings must follow.
   virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
   virtual bool contains(SequenceId /*id*/) { return false; }
   // Takes what concerns beams out of the updates of a step that ended `at` then. Returns what has come of
@@ -67,9 +67,9 @@ class SearchRounds {
 
 class OutputProcessor;
 
-// Both outlive it. fault: EngineHooks::fault, or none.
+// Both outlive it. fault: EngineHooks', or none.
 std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& scheduler, OutputProcessor& outputs,
-                                                 decltype(EngineHooks::fault) fault);
+                                                 EngineHooks::Fault fault);
 
 // Of parameters with a beam_width. Error that begins with the name of the one that is wrong.
 void validate_search(const SamplingParams& params, const SamplingContext& context);

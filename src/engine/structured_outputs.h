@@ -34,10 +34,9 @@ struct CompilerLimits {
   std::size_t kept_bytes = std::size_t{256} << 20;  // of grammars that no request has any more
   std::size_t bytes = std::size_t{2} << 30;         // of all, beyond which sources are refused
 };
-// What the context points to outlives it. fault: EngineHooks::fault, or none.
+// What the context points to outlives it. fault: EngineHooks', or none.
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
-                                                       decltype(EngineHooks::fault) fault,
-                                                       CompilerLimits limits = {});
+                                                       EngineHooks::Fault fault, CompilerLimits limits = {});
 
 // Of parameters with structured_outputs: what is wrong with them without a look at the source. Error that
 // begins with the name of the one that is wrong.

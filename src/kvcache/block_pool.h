@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kvcache/ids.h"
@@ -50,6 +51,39 @@ class BlockPool {
   std::vector<Entry> entries_;
   BlockId ring_;  // the entry that begins and ends the free list
   int num_free_;
+};
+
+// A reference to a block of a pool, or to none. A copy is one more.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  BlockRef(BlockPool& pool, BlockId block) : pool_(&pool), block_(block) { pool.acquire(block); }
+  BlockRef(const BlockRef& other) : pool_(other.pool_), block_(other.block_) {
+    if (pool_ != nullptr) pool_->acquire(block_);
+  }
+  BlockRef(BlockRef&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), block_(std::exchange(other.block_, kNoBlock)) {}
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~BlockRef() {
+    if (pool_ != nullptr) pool_->release(block_);
+  }
+  static BlockRef allocate(BlockPool& pool) {
+    BlockRef ref;
+    ref.block_ = pool.allocate();
+    ref.pool_ = &pool;
+    return ref;
+  }
+
+  BlockId id() const { return block_; }  // kNoBlock: none
+  explicit operator bool() const { return pool_ != nullptr; }
+
+ private:
+  BlockPool* pool_ = nullptr;
+  BlockId block_ = kNoBlock;
 };
 
 }  // namespace quire

@@ -1,7 +1,6 @@
 #include "kvcache/block_table.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -14,9 +13,8 @@ BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *othe
 }
 
 std::vector<BlockId> BlockTable::held() const {
-  std::vector<BlockId> held;
-  std::copy_if(blocks_.begin(), blocks_.end(), std::back_inserter(held),
-               [](BlockId block) { return block != kNoBlock; });
+  std::vector<BlockId> held = blocks_;
+  std::erase(held, kNoBlock);
   return held;
 }
 
@@ -56,16 +54,13 @@ bool BlockTable::release_outside(int position) {
 
 int BlockTable::writable(int first, int wanted) const {
   const int block_size = layout_->block_size;
+  const auto is_shared = [this](BlockId block) { return shared(block); };
   int num_free = pool_->num_free();
   int index = first / block_size;
   for (; index * block_size < first + wanted; ++index) {
-    if (index < size()) {
-      const auto blocks = row(index);
-      num_free -=
-          static_cast<int>(std::ranges::count_if(blocks, [this](BlockId block) { return shared(block); }));
-    } else {
-      num_free -= layout_->num_lanes();
-    }
+    const auto num_taken =
+        index < size() ? std::ranges::count_if(row(index), is_shared) : layout_->num_lanes();
+    num_free -= static_cast<int>(num_taken);
     if (num_free < 0) break;
   }
   return std::clamp(index * block_size - first, 0, wanted);

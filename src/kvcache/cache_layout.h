@@ -48,4 +48,12 @@ struct CacheLayout {
   }
 };
 
+// How much of a cache there is.
+struct CacheSizes {
+  int num_blocks = 0;
+  int num_host_blocks = 0;       // in host memory, for what preempted sequences had in theirs
+  int num_state_slots = 0;       // of fixed states; 0: the model's layers have none
+  int num_host_state_slots = 0;  // in host memory
+};
+
 }  // namespace quire

@@ -1,6 +1,7 @@
 #include "kvcache/kv_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <set>
 #include <utility>
@@ -18,16 +19,20 @@ const SequenceStates::Kept* kept_of(const SequenceBlocks& blocks, int most) {
   return found;
 }
 
+void count(BlockId held, std::vector<int>& counts) {
+  if (held != kNoBlock) ++counts.at(held);
+}
+
 }  // namespace
 
-KvCache::KvCache(const CacheLayout& layout, const Sizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
-                 int hash_bits)
+KvCache::KvCache(const CacheLayout& layout, const CacheSizes& sizes, bool caches_prefixes,
+                 std::uint64_t hash_seed, int hash_bits)
     : layout_(layout),
       pool_(sizes.num_blocks),
       host_pool_(sizes.num_host_blocks),
       prefix_cache_(pool_, layout_, hash_seed, hash_bits),
-      states_(sizes.num_slots, pool_),
-      host_slots_(sizes.num_host_slots),
+      states_(sizes.num_state_slots, pool_),
+      host_slots_(sizes.num_host_state_slots),
       caches_prefixes_(caches_prefixes) {}
 
 ComputedPrefix KvCache::find(const SequenceBlocks& blocks, std::span<const TokenId> tokens,
@@ -53,7 +58,7 @@ ComputedPrefix KvCache::find(const SequenceBlocks& blocks, std::span<const Token
     computed.blocks.assign(common.begin(), common.end());
     computed.num_tokens = num_common;
     computed.forked = true;
-    computed.states = kept ? kept->slot.slot() : kNoBlock;
+    computed.states = kept ? kept->slot.id() : kNoBlock;
   }
   // What is saved is of use if the two meet or the window begins there. Its states are saved with it, so what
   // is known before it needs none.
@@ -120,18 +125,18 @@ void KvCache::admit_states(SequenceStates& states, const ComputedPrefix& compute
     states.own = states_.take();
     return;
   }
-  QUIRE_CHECK(states.source && states_.pool().ref_count(states.source.slot()) == 1, "no slot is free");
-  states_.forget(states.source.slot());
+  QUIRE_CHECK(states.source && states_.pool().ref_count(states.source.id()) == 1, "no slot is free");
+  states_.forget(states.source.id());
   states.own = std::exchange(states.source, {});
 }
 
 BlockCopy KvCache::write_states(SequenceBlocks& blocks) {
   if (!has_states()) return {kNoBlock, kNoBlock};
   SequenceStates& states = blocks.states;
-  const BlockId own = states.own.slot();
+  const BlockId own = states.own.id();
   if (!states.source) return {blocks.num_tokens == 0 ? kNoBlock : own, own};
   state_reads_.push_back(std::exchange(states.source, {}));
-  return {state_reads_.back().slot(), own};
+  return {state_reads_.back().id(), own};
 }
 
 void KvCache::keep_states(SequenceBlocks& blocks, bool in_output) {
@@ -158,11 +163,11 @@ void KvCache::enter_kept(SequenceBlocks& blocks) {
   const int num_tokens = blocks.num_indexed * layout_.block_size;
   const auto kept = std::ranges::find(states.kept, num_tokens, &SequenceStates::Kept::num_tokens);
   if (kept == states.kept.end()) return;
-  states_.enter(blocks.last_index, kept->slot.slot(), num_tokens - states.num_before);
+  states_.enter(blocks.last_index, kept->slot.id(), num_tokens - states.num_before);
   if (kept->in_output) {
     if (states.last_output != kNoBlock && states_.find(states.last_row) == states.last_output)
       states_.demote(states.last_output);
-    states.last_output = kept->slot.slot();
+    states.last_output = kept->slot.id();
     states.last_row = blocks.last_index;
   } else {
     states.num_before = num_tokens;
@@ -175,10 +180,8 @@ int KvCache::prepare_write(SequenceBlocks& blocks, int num_tokens, bool at_start
   if (at_start) forget_row_to_write(blocks);
   const int first_changed =
       blocks.table.prepare_write(blocks.num_tokens, blocks.num_tokens + num_tokens, copies);
-  for (std::size_t i = 0; in_flight && i < copies.size(); ++i) {
-    replaced_.back().push_back(copies[i].from);
-    pool_.acquire(copies[i].from);
-  }
+  for (std::size_t i = 0; in_flight && i < copies.size(); ++i)
+    replaced_.back().emplace_back(pool_, copies[i].from);
   return at_start ? layout_.num_outside_all(blocks.table.position()) : first_changed;
 }
 
@@ -196,13 +199,16 @@ void KvCache::forget_row_to_write(const SequenceBlocks& blocks) {
 
 int KvCache::restore(SequenceBlocks& blocks, std::vector<BlockCopy>& restores) {
   const std::size_t num_before = restores.size();
-  restores.reserve(num_before + blocks.saved.blocks.size());  // behind this nothing fails
-  if (blocks.saved.states != kNoBlock)
-    state_copies_.restores.push_back({blocks.saved.states, blocks.states.own.slot()});
-  const SavedBlocks saved = std::exchange(blocks.saved, {});
+  restores.reserve(num_before + blocks.saved.blocks.size());
+  restoring_.reserve(restoring_.size() + blocks.saved.blocks.size() + 1);
+  if (blocks.saved.states)
+    state_copies_.restores.push_back({blocks.saved.states.id(), blocks.states.own.id()});
+  SavedBlocks saved = std::exchange(blocks.saved, {});  // behind this nothing fails
   const auto to = blocks.table.rows_from(saved.first);
   for (std::size_t i = 0; i < saved.blocks.size(); ++i)
-    if (saved.blocks[i] != kNoBlock) restores.push_back({saved.blocks[i], to[i]});
+    if (saved.blocks[i]) restores.push_back({saved.blocks[i].id(), to[i]});
+  std::ranges::move(saved.blocks, std::back_inserter(restoring_));
+  restoring_.push_back(std::move(saved.states));
   return static_cast<int>(restores.size() - num_before);
 }
 
@@ -220,9 +226,8 @@ void KvCache::index(SequenceBlocks& blocks, std::span<const TokenId> tokens) {
   }
 }
 
-std::vector<BlockCopy> KvCache::close_step(std::span<const BlockCopy> restores, StateCopies& states) {
-  for (const BlockCopy& restore : restores) host_pool_.release(restore.from);
-  for (const BlockCopy& restore : state_copies_.restores) host_slots_.release(restore.from);
+std::vector<BlockCopy> KvCache::close_step(StateCopies& states) {
+  restoring_.clear();
   states = std::exchange(state_copies_, {});
   state_reads_.clear();
   replaced_.emplace_back();
@@ -230,16 +235,14 @@ std::vector<BlockCopy> KvCache::close_step(std::span<const BlockCopy> restores, 
 }
 
 bool KvCache::apply_step() {
-  const std::vector<BlockId> replaced = std::move(replaced_.front());
+  const bool gives_back = !replaced_.front().empty();
   replaced_.pop_front();
-  for (const BlockId block : replaced) pool_.release(block);
-  return !replaced.empty();
+  return gives_back;
 }
 
-void KvCache::lose_steps(std::span<const BlockCopy> restores) {
-  while (!replaced_.empty()) apply_step();
-  for (const BlockCopy& restore : restores) host_pool_.release(restore.from);
-  for (const BlockCopy& restore : state_copies_.restores) host_slots_.release(restore.from);
+void KvCache::lose_steps() {
+  replaced_.clear();
+  restoring_.clear();
   saves_.clear();
   state_copies_ = {};
   state_reads_.clear();
@@ -270,32 +273,30 @@ int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& co
   }
   blocks.saved = std::move(saved);
   for (const BlockId block : to_save) {
-    blocks.saved.blocks.push_back(block == kNoBlock ? kNoBlock : host_pool_.allocate());
-    if (block != kNoBlock) saves_.push_back({block, blocks.saved.blocks.back()});
+    blocks.saved.blocks.push_back(block == kNoBlock ? BlockRef() : BlockRef::allocate(host_pool_));
+    if (block != kNoBlock) saves_.push_back({block, blocks.saved.blocks.back().id()});
   }
   if (has_states()) {
     const SequenceStates& states = blocks.states;
-    blocks.saved.states = host_slots_.allocate();
-    state_copies_.saves.push_back({(states.source ? states.source : states.own).slot(), blocks.saved.states});
+    blocks.saved.states = BlockRef::allocate(host_slots_);
+    state_copies_.saves.push_back(
+        {(states.source ? states.source : states.own).id(), blocks.saved.states.id()});
   }
   return num_blocks;
 }
 
 void KvCache::forget_saved(SavedBlocks& saved, int num_kept) {
   const int num_lanes = layout_.num_lanes();
-  const auto end = saved.blocks.end() - num_kept * num_lanes;
-  saved.first += static_cast<int>(end - saved.blocks.begin()) / num_lanes;
-  for (auto block = saved.blocks.begin(); block != end; ++block)
-    if (*block != kNoBlock) host_pool_.release(*block);
-  if (end != saved.blocks.begin())
-    std::erase_if(saves_, [this](const BlockCopy& save) { return host_pool_.ref_count(save.to) == 0; });
-  saved.blocks.erase(saved.blocks.begin(), end);
-  if (!saved.blocks.empty()) return;
-  if (saved.states != kNoBlock) {
-    host_slots_.release(saved.states);
-    std::erase_if(state_copies_.saves, [&](const BlockCopy& save) { return save.to == saved.states; });
-  }
-  saved = {};
+  const auto num_given_back = std::ssize(saved.blocks) - num_kept * num_lanes;
+  if (num_given_back == 0) return;
+  saved.first += static_cast<int>(num_given_back) / num_lanes;
+  saved.blocks.erase(saved.blocks.begin(), saved.blocks.begin() + num_given_back);
+  if (saved.blocks.empty()) saved = {};
+  const auto forget = [](std::vector<BlockCopy>& saves, const BlockPool& host) {
+    std::erase_if(saves, [&host](const BlockCopy& save) { return host.ref_count(save.to) == 0; });
+  };
+  forget(saves_, host_pool_);
+  forget(state_copies_.saves, host_slots_);
 }
 
 void KvCache::distrust(const SequenceBlocks& blocks, std::span<const TokenId> tokens) {
@@ -306,16 +307,13 @@ void KvCache::distrust(const SequenceBlocks& blocks, std::span<const TokenId> to
 void KvCache::count_states(const SequenceBlocks& blocks, std::vector<int>& num_holders,
                            std::vector<int>& num_savers) const {
   const SequenceStates& states = blocks.states;
-  const auto count = [](BlockId slot, std::vector<int>& counts) {
-    if (slot != kNoBlock) ++counts.at(slot);
-  };
-  count(states.own.slot(), num_holders);
-  count(states.source.slot(), num_holders);
-  for (const SequenceStates::Kept& kept : states.kept) count(kept.slot.slot(), num_holders);
-  count(blocks.saved.states, num_savers);
-  QUIRE_CHECK(!states.own || (states_.pool().ref_count(states.own.slot()) == 1 &&
-                              !states_.is_checkpoint(states.own.slot())),
-              "19: slot {} is written, and others may read it", states.own.slot());
+  count(states.own.id(), num_holders);
+  count(states.source.id(), num_holders);
+  for (const SequenceStates::Kept& kept : states.kept) count(kept.slot.id(), num_holders);
+  count(blocks.saved.states.id(), num_savers);
+  QUIRE_CHECK(!states.own ||
+                  (states_.pool().ref_count(states.own.id()) == 1 && !states_.is_checkpoint(states.own.id())),
+              "19: slot {} is written, and others may read it", states.own.id());
   QUIRE_CHECK(!has_states() || blocks.num_tokens == 0 || states.own, "19: {} tokens have no states",
               blocks.num_tokens);
 }
@@ -328,21 +326,17 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
   std::vector<int> num_savers(host_pool_.num_blocks());
   std::vector<int> num_slot_holders(states_.pool().num_blocks());
   std::vector<int> num_slot_savers(host_slots_.num_blocks());
-  const auto count = [](std::span<const BlockId> held, std::vector<int>& counts) {
-    for (const BlockId block : held)
-      if (block != kNoBlock) ++counts.at(block);
-  };
   for (const SequenceBlocks* blocks : all) {
     const BlockTable& table = blocks->table;
     QUIRE_CHECK(table.size() == layout_.rows_for(blocks->num_tokens), "5, 6: {} rows of {} tokens",
                 table.size(), blocks->num_tokens);
     QUIRE_CHECK(blocks->num_indexed <= blocks->num_tokens / layout_.block_size, "4: {} rows are cached",
                 blocks->num_indexed);
-    count(table.blocks(), num_holders);
-    count(blocks->saved.blocks, num_savers);
+    for (const BlockId block : table.blocks()) count(block, num_holders);
+    for (const BlockRef& saved : blocks->saved.blocks) count(saved.id(), num_savers);
     count_states(*blocks, num_slot_holders, num_slot_savers);
   }
-  for (const SlotRef& read : state_reads_) ++num_slot_holders.at(read.slot());
+  for (const BlockRef& read : state_reads_) ++num_slot_holders.at(read.id());
   states_.check();
   const auto agrees = [](const BlockPool& slots, const std::vector<int>& counts, const char* what) {
     for (BlockId slot = 0; slot < slots.num_blocks(); ++slot)
@@ -351,10 +345,9 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
   };
   agrees(states_.pool(), num_slot_holders, "18: slot");
   agrees(host_slots_, num_slot_savers, "16: slot of host memory");
-  for (const std::vector<BlockId>& replaced : replaced_) count(replaced, num_holders);
-  for (BlockId block = 0; block < pool_.num_blocks(); ++block)
-    QUIRE_CHECK(pool_.ref_count(block) == num_holders[block], "2: block {} has {} references", block,
-                pool_.ref_count(block));
+  for (const std::vector<BlockRef>& replaced : replaced_)
+    for (const BlockRef& block : replaced) count(block.id(), num_holders);
+  agrees(pool_, num_holders, "2: block");
   for (BlockId block = 0; block < host_pool_.num_blocks(); ++block) {
     const int num_references = host_pool_.ref_count(block);
     QUIRE_CHECK(num_references <= 1 && num_references == num_savers[block],

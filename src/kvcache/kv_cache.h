@@ -19,21 +19,21 @@ namespace quire {
 struct SavedBlocks {
   int first = 0;
   int num_tokens = 0;
-  std::vector<BlockId> blocks;  // [rows, num_lanes], kNoBlock where it held none; none: nothing is saved
-  BlockId states = kNoBlock;    // the slot of its fixed states there
+  std::vector<BlockRef> blocks;  // [rows, num_lanes], none where it held none; empty: nothing is saved
+  BlockRef states = {};          // the slot of its fixed states there
 };
 
 // Where the fixed states of a sequence lie, behind its first SequenceBlocks::num_tokens tokens.
 struct SequenceStates {
   // Those behind some of its tokens, which nobody writes any more.
   struct Kept {
-    SlotRef slot;
+    BlockRef slot;
     int num_tokens = 0;
     bool in_output = false;  // all that was known of the sequence lies before
   };
 
-  SlotRef own;                      // what its steps write
-  SlotRef source;                   // where they lie until its next step has read them; none: in `own`
+  BlockRef own;                     // what its steps write
+  BlockRef source;                  // where they lie until its next step has read them; none: in `own`
   std::vector<Kept> kept;           // until they are checkpoints; for its forks as long as it runs
   int num_before = 0;               // tokens before its last checkpoint
   BlockId last_output = kNoBlock;   // the slot of its last checkpoint in its output
@@ -90,12 +90,7 @@ class KvCache {
  public:
   // caches_prefixes: whether what sequences have computed is kept for others; hash_seed, hash_bits: as
   // PrefixCache's.
-  // slots, host_slots: of fixed states; 0: the model has none.
-  struct Sizes {
-    int num_blocks = 0, num_host_blocks = 0;
-    int num_slots = 0, num_host_slots = 0;
-  };
-  KvCache(const CacheLayout& layout, const Sizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
+  KvCache(const CacheLayout& layout, const CacheSizes& sizes, bool caches_prefixes, std::uint64_t hash_seed,
           int hash_bits);
 
   // Of a sequence whose cached prefixes are those of equal `salt`.
@@ -139,14 +134,14 @@ class KvCache {
   // run in order, so every later step may read them, even if this sequence is aborted meanwhile.
   void index(SequenceBlocks& blocks, std::span<const TokenId> tokens);
 
-  // A step is planned that does `restores`; those saves come first that are returned.
+  // A step is planned, with all restores since the last one; those saves come first that are returned.
   // Its copies of states are put into `states`.
-  std::vector<BlockCopy> close_step(std::span<const BlockCopy> restores, StateCopies& states);
+  std::vector<BlockCopy> close_step(StateCopies& states);
   // The oldest step is applied. True: blocks were given back.
   bool apply_step();
-  // All steps in flight are lost, and the one in the making, which would have done `restores`: nothing that
-  // is cached can be trusted. forget_saved() must follow for every sequence.
-  void lose_steps(std::span<const BlockCopy> restores);
+  // All steps in flight are lost, and the one in the making: nothing that is cached can be trusted.
+  // forget_saved() must follow for every sequence.
+  void lose_steps();
 
   // Saves the blocks behind those that others hold as well, if host memory has room for all of them and
   // `costs` speak for it; all blocks of a sequence that may share none, or that could not reach them through
@@ -191,13 +186,14 @@ class KvCache {
   PrefixCache prefix_cache_;
   StateCache states_;
   BlockPool host_slots_;
-  StateCopies state_copies_;          // for the next step that is planned
-  std::vector<SlotRef> state_reads_;  // slots that it reads: nobody else may write them in it
+  StateCopies state_copies_;           // for the next step that is planned
+  std::vector<BlockRef> state_reads_;  // slots that it reads: nobody else may write them in it
   bool caches_prefixes_;
-  std::vector<BlockCopy> saves_;  // for the next step that is planned
+  std::vector<BlockCopy> saves_;     // for the next step that is planned
+  std::vector<BlockRef> restoring_;  // of host memory, what it restores
   // By step in flight: blocks that the next one replaces by copies, while this one or an earlier one may use
   // them. They are kept until it is applied.
-  std::deque<std::vector<BlockId>> replaced_;
+  std::deque<std::vector<BlockRef>> replaced_;
 };
 
 }  // namespace quire

@@ -54,18 +54,18 @@ PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint
   int size = 0;
   for (int end = 1; end <= std::ssize(chain); ++end) {
     const Link& link = chain[end - 1];
-    const Entry& last = entry(link.block);
+    const Entry& last = entries_[link.block];
     bool fits = true;
     for (int lane = 0; lane < num_lanes; ++lane) {
       const auto i = static_cast<std::size_t>(lane);
-      if (i != lane_ && !is_alive(last.row[i])) first_alive[i] = end;
+      if (i != lane_ && !last.row[i].is_alive(pool_)) first_alive[i] = end;
       fits = fits && first_alive[i] <= layout_.num_outside(lane, end * layout_.block_size);
     }
     if (fits) size = end;
     if (fits && (!ends_at || ends_at(link))) found.num_ending = end;
   }
   for (int index = 0; index < size; ++index)
-    for (const Link& link : entry(chain[index].block).row) found.rows.push_back(link.block);
+    for (const Link& link : entries_[chain[index].block].row) found.rows.push_back(link.block);
   if (size < std::ssize(chain))
     found.end = {CacheEnd::Reason::kEvicted};
   else if (tokens.size() < (chain.size() + 1) * block_size_)
@@ -81,8 +81,8 @@ PrefixCache::Match PrefixCache::match(std::span<const TokenId> tokens, std::uint
 CacheEnd PrefixCache::end_before(const Key& missing, int position) const {
   if (was_given_up(hash(missing))) return {CacheEnd::Reason::kEvicted};
   const BlockId child = last_child(missing);
-  if (child != kNoBlock && contains(child) && entry(child).parent == missing.parent &&
-      entry(child).salt == missing.salt) {
+  if (child != kNoBlock && contains(child) && entries_[child].parent == missing.parent &&
+      entries_[child].salt == missing.salt) {
     const auto same = std::ranges::mismatch(missing.tokens, tokens(child)).in1 - missing.tokens.begin();
     if (position + same > 0) return {CacheEnd::Reason::kDiffers, position + static_cast<int>(same)};
   }
@@ -98,8 +98,8 @@ bool PrefixCache::was_given_up(std::uint64_t key_hash) const {
     if (gone.hash == key_hash) return true;
     number = gone.before;
   }
-  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock; block = entry(block).next)
-    if (entry(block).hash == key_hash && !contains(block)) return true;
+  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock; block = entries_[block].next)
+    if (entries_[block].hash == key_hash && !contains(block)) return true;
   return false;
 }
 
@@ -112,16 +112,16 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
   const std::uint64_t key_hash = hash(key);
   if (const auto found = find(key, key_hash)) {
     last_child(key) = found->block;
-    std::vector<Link>& there = entry(found->block).row;
+    std::vector<Link>& there = entries_[found->block].row;
     for (std::size_t lane = 0; lane < row.size(); ++lane)
-      if (row[lane] != kNoBlock && !is_alive(there[lane])) there[lane] = link_of(row[lane]);
+      if (row[lane] != kNoBlock && !there[lane].is_alive(pool_)) there[lane] = link_of(row[lane]);
     return found;
   }
   const BlockId block = row[lane_];
   if (block == kNoBlock) return std::nullopt;
   erase(block);
   BlockId& first = buckets_[bucket(key_hash)];
-  Entry& added = entry(block);
+  Entry& added = entries_[block];
   added = {{}, key_hash, key.salt, key.parent, first};
   std::ranges::transform(row, std::back_inserter(added.row), link_of);
   first = block;
@@ -131,15 +131,15 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
 }
 
 bool PrefixCache::contains(BlockId block) const {
-  const Entry& found = entry(block);
-  return !found.row.empty() && is_alive(found.row[lane_]);
+  const Entry& found = entries_[block];
+  return !found.row.empty() && found.row[lane_].is_alive(pool_);
 }
 
 void PrefixCache::erase(BlockId block) {
-  Entry& gone = entry(block);
+  Entry& gone = entries_[block];
   if (gone.row.empty()) return;
   BlockId* place = &buckets_[bucket(gone.hash)];
-  while (*place != block) place = &entry(*place).next;
+  while (*place != block) place = &entries_[*place].next;
   *place = gone.next;
   std::uint64_t& last = last_given_up_[bucket(gone.hash)];
   given_up_[++num_given_up_ % given_up_.size()] = {gone.hash, last};
@@ -152,13 +152,11 @@ void PrefixCache::erase_chain(std::span<const TokenId> tokens, std::uint64_t sal
 }
 
 std::optional<PrefixCache::Link> PrefixCache::find(const Key& key, std::uint64_t key_hash) const {
-  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock;) {
-    const Entry& other = entry(block);
+  for (BlockId block = buckets_[bucket(key_hash)]; block != kNoBlock; block = entries_[block].next) {
+    const Entry& other = entries_[block];
     if (other.hash == key_hash && other.parent == key.parent && other.salt == key.salt && contains(block) &&
-        std::equal(key.tokens.begin(), key.tokens.end(), tokens(block).begin())) {
+        std::ranges::equal(key.tokens, tokens(block)))
       return link(block);
-    }
-    block = other.next;
   }
   return std::nullopt;
 }
@@ -177,7 +175,7 @@ std::span<const TokenId> PrefixCache::tokens(BlockId block) const {
 void PrefixCache::check() const {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
     if (!contains(block)) continue;
-    const auto found = find({entry(block).parent, tokens(block), entry(block).salt});
+    const auto found = find({entries_[block].parent, tokens(block), entries_[block].salt});
     QUIRE_CHECK(found == link(block), "the entry of block {} is not found by its key", block);
   }
 }

@@ -28,6 +28,10 @@ class PrefixCache {
     BlockId block = kNoBlock;
     std::uint64_t generation = 0;
 
+    // Whether the block still has them.
+    bool is_alive(const BlockPool& pool) const {
+      return block != kNoBlock && generation == pool.generation(block);
+    }
     bool operator==(const Link&) const = default;
   };
   struct Key {
@@ -96,17 +100,12 @@ class PrefixCache {
   // Where the child of key.parent stands that was entered last.
   const BlockId& last_child(const Key& key) const {
     return key.parent == Link{} ? last_first_[key.salt % last_first_.size()]
-                                : entry(key.parent.block).last_child;
+                                : entries_[key.parent.block].last_child;
   }
   BlockId& last_child(const Key& key) {
     return const_cast<BlockId&>(static_cast<const PrefixCache*>(this)->last_child(key));
   }
-  bool is_alive(const Link& link) const {
-    return link.block != kNoBlock && link.generation == pool_.generation(link.block);
-  }
   Link link(BlockId block) const { return {block, pool_.generation(block)}; }
-  const Entry& entry(BlockId block) const { return entries_[block]; }
-  Entry& entry(BlockId block) { return entries_[block]; }
   std::span<const TokenId> tokens(BlockId block) const;
 
   const BlockPool& pool_;

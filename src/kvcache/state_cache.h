@@ -2,40 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "kvcache/block_pool.h"
 #include "kvcache/prefix_cache.h"
 
 namespace quire {
-
-// A reference to a slot of fixed states, or to none. A copy is one more.
-class SlotRef {
- public:
-  SlotRef() = default;
-  SlotRef(BlockPool& pool, BlockId slot) : pool_(&pool), slot_(slot) { pool.acquire(slot); }
-  SlotRef(const SlotRef& other) : pool_(other.pool_), slot_(other.slot_) {
-    if (pool_ != nullptr) pool_->acquire(slot_);
-  }
-  SlotRef(SlotRef&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), slot_(std::exchange(other.slot_, kNoBlock)) {}
-  SlotRef& operator=(SlotRef other) noexcept {
-    std::swap(pool_, other.pool_);
-    std::swap(slot_, other.slot_);
-    return *this;
-  }
-  ~SlotRef() {
-    if (pool_ != nullptr) pool_->release(slot_);
-  }
-
-  BlockId slot() const { return slot_; }  // kNoBlock: none
-  explicit operator bool() const { return pool_ != nullptr; }
-
- private:
-  BlockPool* pool_ = nullptr;
-  BlockId slot_ = kNoBlock;
-};
 
 // Slots for the fixed states of sequences: what recurrent layers keep of a sequence as a whole, behind some
 // of its first tokens. A checkpoint is a slot whose states are those behind a row of the prefix cache. It is
@@ -50,8 +22,8 @@ class StateCache {
 
   const BlockPool& pool() const { return pool_; }
   // A slot that nobody holds, of which there must be one; its checkpoint is gone.
-  SlotRef take();
-  SlotRef hold(BlockId slot) { return {pool_, slot}; }
+  BlockRef take();
+  BlockRef hold(BlockId slot) { return {pool_, slot}; }
 
   // The slot of a row's checkpoint, or kNoBlock.
   BlockId find(PrefixCache::Link row) const;
@@ -62,12 +34,12 @@ class StateCache {
   // missing.
   void enter(PrefixCache::Link row, BlockId slot, int num_saved);
   // The slot's checkpoint is the first to go from now on.
-  void demote(BlockId slot) { checkpoints_[index(slot)].worth = 0; }
+  void demote(BlockId slot) { checkpoints_[slot].worth = 0; }
   // It has none any more.
-  void forget(BlockId slot) { checkpoints_[index(slot)] = {}; }
+  void forget(BlockId slot) { checkpoints_[slot] = {}; }
   void clear() { std::ranges::fill(checkpoints_, Checkpoint{}); }
   // Whether a hit could find the slot.
-  bool is_checkpoint(BlockId slot) const { return is_alive(checkpoints_[index(slot)]); }
+  bool is_checkpoint(BlockId slot) const { return checkpoints_[slot].row.is_alive(blocks_); }
 
   // Throws InternalError where an invariant of docs/invariants.md does not hold.
   void check() const;
@@ -79,12 +51,6 @@ class StateCache {
     double worth = 0;
     std::uint64_t last_use = 0;
   };
-
-  static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
-  bool is_alive(const Checkpoint& checkpoint) const {
-    const PrefixCache::Link& row = checkpoint.row;
-    return row.block != kNoBlock && row.generation == blocks_.generation(row.block);
-  }
 
   const BlockPool& blocks_;
   BlockPool pool_;

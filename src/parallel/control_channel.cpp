@@ -138,9 +138,7 @@ std::optional<Loss> ControlChannel::loss() const {
 }
 
 void ControlChannel::check() const {
-  if (!lost_) return;
-  const std::lock_guard lock(mutex_);
-  throw Error(loss_->text());
+  if (lost_) throw Error(loss()->text());
 }
 
 void ControlChannel::on_loss(std::function<void(const Loss&)> callback) {

@@ -160,11 +160,9 @@ StepTensors BatchBuilder::build(const StepPlan& plan, StagingArea& staging, cons
   StepTensors tensors;
   build_tokens(plan, staging, bounds, tensors);
   tensors.table_entries = staging.put(changes_);
-  tensors.saves = staging.put(plan.saves);
-  tensors.block_copies = staging.put(plan.block_copies);
-  tensors.restores = staging.put(plan.restores);
-  tensors.state_saves = staging.put(plan.state_copies.saves);
-  tensors.state_restores = staging.put(plan.state_copies.restores);
+  tensors.block_copies = {staging.put(plan.saves), staging.put(plan.block_copies),
+                          staging.put(plan.restores)};
+  tensors.state_copies = {staging.put(plan.state_copies.saves), {}, staging.put(plan.state_copies.restores)};
   return tensors;
 }
 

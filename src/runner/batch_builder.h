@@ -10,6 +10,11 @@
 
 namespace quire {
 
+// Pairs i32 [n, 2] of blocks, as in the plan: saved to host memory, copied within the device's, restored.
+struct BlockCopies {
+  Tensor saves, within, restores;
+};
+
 // What a step computes, and where, as tensors on the device. Sampler has what is sampled.
 struct StepTensors {
   std::vector<AttentionBatch> batches;  // by lane of the cache
@@ -17,12 +22,8 @@ struct StepTensors {
   Tensor source_seats;   // i32 [tokens]: the seat whose last sample is the id, or -1: the id is given
   Tensor next_tokens;    // i32 [tokens], set in spans with kLogprobs; [0] where there is none
   Tensor table_entries;  // i32 [n, 3] changes of the block tables
-  Tensor saves;          // i32 [n, 2] blocks to copy first, as in the plan
-  Tensor block_copies;
-  Tensor restores;
-  Tensor state_saves;  // i32 [n, 2] slots of fixed states, as in the plan
-  Tensor state_restores;
-  StateBatch state_batch;  // where the model has them
+  BlockCopies block_copies, state_copies;  // to do first
+  StateBatch state_batch;                  // where the model has fixed states
 };
 
 // What a step of one token a sequence may become in a graph.

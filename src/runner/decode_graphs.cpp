@@ -10,7 +10,9 @@ namespace {
 constexpr int kFewRows = 16;
 constexpr int kShortLen = 2048;  // what CUDA's cluster_attention takes
 
-std::vector<StepBounds> bounds_up_to(const StepBounds& largest) {
+}  // namespace
+
+std::vector<StepBounds> graph_bounds(const StepBounds& largest) {
   // Each number where a step is short and padding would show, then coarser.
   const auto step_after = [](int rows) { return rows < 16 ? 1 : rows < 64 ? 8 : rows < 256 ? 16 : 32; };
   std::vector<StepBounds> all;
@@ -21,33 +23,17 @@ std::vector<StepBounds> bounds_up_to(const StepBounds& largest) {
   }
 }
 
-}  // namespace
-
-void DecodeGraphs::capture(Backend& backend, const StepBounds& largest,
-                           const std::function<QueueStep(const StepBounds&)>& step_of) {
-  for (const StepBounds& bounds : bounds_up_to(largest)) {
-    const QueueStep queue_step = step_of(bounds);
-    // As it must be before it is recorded; no sequence has a length.
-    const StepOutputs outputs = queue_step();
-    // The inputs are written anew for the next one; and while a graph is made, no op may wait for another
-    // rank.
-    backend.wait(backend.record());
-    if (backend.runs_on_host()) return;
-    graphs_.push_back({bounds, backend.capture(queue_step), outputs});
-  }
-}
-
-const DecodeGraphs::DecodeGraph* DecodeGraphs::find(const StepPlan& plan) const {
+const DecodeGraph* find_graph(std::span<const DecodeGraph> graphs, const StepPlan& plan) {
   const auto plain = [](const SequencePlan& s) {
     return s.num_tokens == 1 && !is_pooled(s.output) && s.output != OutputKind::kLogprobs;
   };
   if (!std::ranges::all_of(plan.sequences, plain)) return nullptr;
   int longest = 0;
   for (const SequencePlan& s : plan.sequences) longest = std::max(longest, s.first_position + s.num_tokens);
-  const auto found = std::ranges::find_if(graphs_, [&](const DecodeGraph& graph) {
+  const auto found = std::ranges::find_if(graphs, [&](const DecodeGraph& graph) {
     return graph.bounds.rows >= std::ssize(plan.sequences) && graph.bounds.seq_len >= longest;
   });
-  return found == graphs_.end() ? nullptr : &*found;
+  return found == graphs.end() ? nullptr : &*found;
 }
 
 }  // namespace quire

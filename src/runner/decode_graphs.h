@@ -1,7 +1,7 @@
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/ops.h"
@@ -11,25 +11,16 @@
 
 namespace quire {
 
-// Steps of one token a sequence, recorded for some numbers of sequences.
-class DecodeGraphs {
- public:
-  struct DecodeGraph {
-    StepBounds bounds;
-    std::unique_ptr<Graph> graph;
-    StepOutputs outputs;
-  };
-  using QueueStep = std::function<StepOutputs()>;
-
-  // step_of(bounds): what queues a step of so many padded sequences, whose inputs are on their way. Records
-  // none where an op runs on the host, which no graph can hold.
-  void capture(Backend& backend, const StepBounds& largest,
-               const std::function<QueueStep(const StepBounds&)>& step_of);
-  // The smallest that can run the plan, or null.
-  const DecodeGraph* find(const StepPlan& plan) const;
-
- private:
-  std::vector<DecodeGraph> graphs_;  // by rows, then by length, the smallest first
+// A step of one token a sequence, recorded.
+struct DecodeGraph {
+  StepBounds bounds;
+  std::unique_ptr<Graph> graph;
+  StepOutputs outputs;
 };
+
+// Of the graphs that there are up to the largest: by rows, then by length, the smallest first.
+std::vector<StepBounds> graph_bounds(const StepBounds& largest);
+// Of graphs in that order the smallest one that can run the plan, or null.
+const DecodeGraph* find_graph(std::span<const DecodeGraph> graphs, const StepPlan& plan);
 
 }  // namespace quire

@@ -33,14 +33,20 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
 
 void ModelRunner::capture_graphs() {
   if (!config_.use_graphs) return;
-  const StepBounds largest = {config_.max_output_rows(), config_.max_model_len};
-  graphs_.capture(backend_, largest, [this](const StepBounds& bounds) {
+  for (const StepBounds& bounds : graph_bounds({config_.max_output_rows(), config_.max_model_len})) {
     StagingArea& staging = steps_.front().inputs;
     staging.clear();
     const StepTensors inputs = batch_builder_.build(StepPlan{}, staging, bounds);
     staging.upload();
-    return [this, inputs] { return sampler_.compute_logits(forward(inputs)); };
-  });
+    const auto queue_step = [this, inputs] { return sampler_.compute_logits(forward(inputs)); };
+    // As it must be before it is recorded; no sequence has a length.
+    const StepOutputs outputs = queue_step();
+    // The inputs are written anew for the next one; and while a graph is made, no op may wait for another
+    // rank.
+    backend_.wait(backend_.record());
+    if (backend_.runs_on_host()) return;  // which no graph can hold
+    graphs_.push_back({bounds, backend_.capture(queue_step), outputs});
+  }
 }
 
 OpTimes ModelRunner::submit_profiled(const StepPlan& plan) {
@@ -65,8 +71,8 @@ void ModelRunner::submit(const StepPlan& plan, const DecodeGraph* graph) {
   sampler_.build(plan, step.inputs, step.samples);
   step.inputs.upload();
   ops::update_block_tables(backend_, batch_builder_.block_tables(), inputs.table_entries);
-  cache_.copy_blocks(inputs.saves, inputs.block_copies, inputs.restores);
-  fixed_states_.copy(inputs.state_saves, inputs.state_restores);
+  cache_.copy(inputs.block_copies);
+  fixed_states_.copy(inputs.state_copies);
   if (!plan.sequences.empty()) compute(plan, inputs, graph, step);
   step.done = backend_.record();
   ++num_in_flight_;

@@ -11,7 +11,6 @@
 #include "runner/decode_graphs.h"
 #include "runner/pooler.h"
 #include "runner/sampler.h"
-#include "runner/state_memory.h"
 
 namespace quire {
 
@@ -33,7 +32,7 @@ class ModelRunner {
 
   // A plan may have copies alone. One that is constrained is sampled when its masks come, by sample, before
   // anything else is submitted.
-  void submit(const StepPlan& plan) { submit(plan, graphs_.find(plan)); }
+  void submit(const StepPlan& plan) { submit(plan, find_graph(graphs_, plan)); }
   void sample(const StepMasks& masks);
   // The same op by op, timed; waits for the end. Where the backend has graphs.
   OpTimes submit_profiled(const StepPlan& plan);
@@ -60,7 +59,6 @@ class ModelRunner {
     std::optional<StepOutputs> unsampled = {};  // set: masks are to come
     Event done = 0;
   };
-  using DecodeGraph = DecodeGraphs::DecodeGraph;
 
   void submit(const StepPlan& plan, const DecodeGraph* graph);
   void compute(const StepPlan& plan, const StepTensors& inputs, const DecodeGraph* graph, InFlight& step);
@@ -77,10 +75,10 @@ class ModelRunner {
   Pooler pooler_;
   CacheMemory cache_;
   StateMemory fixed_states_;
-  DecodeGraphs graphs_;
-  Buffer mask_memory_;           // from the first masks on
-  std::vector<InFlight> steps_;  // kMaxInFlight of them, in turn
-  std::size_t oldest_ = 0;       // of those in flight
+  std::vector<DecodeGraph> graphs_;  // in the order of graph_bounds
+  Buffer mask_memory_;               // from the first masks on
+  std::vector<InFlight> steps_;      // kMaxInFlight of them, in turn
+  std::size_t oldest_ = 0;           // of those in flight
   std::size_t num_in_flight_ = 0;
 };
 

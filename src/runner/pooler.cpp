@@ -7,9 +7,7 @@
 #include "base/error.h"
 
 namespace quire {
-namespace {
 
-// What is not finite is no answer.
 void answer_with(std::vector<float> hidden, SequenceResult& result) {
   const auto is_finite = [](float value) { return std::isfinite(value); };
   if (std::ranges::all_of(hidden, is_finite))
@@ -17,8 +15,6 @@ void answer_with(std::vector<float> hidden, SequenceResult& result) {
   else
     result.token = SequenceResult::kInvalidLogits;
 }
-
-}  // namespace
 
 Pooler::Pooler(Device& device, const RuntimeConfig& config)
     : device_(device),

@@ -41,4 +41,7 @@ class Pooler {
   std::vector<Sum> sums_;  // by seat
 };
 
+// Says what was pooled. What is not finite is no answer.
+void answer_with(std::vector<float> hidden, SequenceResult& result);
+
 }  // namespace quire

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "kvcache/ids.h"
 #include "ops/communicator.h"
 #include "runner/memory_plan.h"
@@ -45,12 +45,11 @@ CachePolicy resolve_cache_policy(const EngineConfig& config, int num_layers) {
       policy.skips_windows = true;
       continue;
     }
-    int layer = -1;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
-    if (error != std::errc() || end != name.data() + name.size() || layer < 0 || layer >= num_layers)
+    const auto layer = parse_number<int>(name);
+    if (!layer || *layer < 0 || *layer >= num_layers)
       fail("kv-cache-dtype-skip-layers names {}; use sliding_window, and numbers of layers from 0 to {}",
            in_quotes(name), num_layers - 1);
-    policy.skipped.push_back(layer);
+    policy.skipped.push_back(*layer);
   }
   if (policy.code == CacheCode::kNone && !config.kv_cache_dtype_skip_layers.empty())
     fail("kv-cache-dtype-skip-layers needs kv-cache-dtype fp8 or fp8_e5m2");

@@ -9,7 +9,7 @@
 namespace quire {
 
 // An EngineConfig with every "auto" decided for one model: what the engine runs with, fixed from here on.
-struct RuntimeConfig {
+struct RuntimeConfig : CacheSizes {
   ModelSpec spec;
   DType dtype = DType::kF32;
   Quantization quantization = Quantization::kNone;
@@ -20,10 +20,6 @@ struct RuntimeConfig {
   int max_model_len = 0;
   CachePolicy cache_policy;
   CacheShape cache;
-  int num_blocks = 0;
-  int num_host_blocks = 0;           // swap space
-  int num_state_slots = 0;           // of fixed states
-  int num_host_state_slots = 0;      // swap space
   int max_logprobs = 0;              // of a position
   int num_heads = 0;                 // on one rank
   std::size_t connection_bytes = 0;  // of the device's memory, with which ranks are connected

@@ -1,9 +1,11 @@
 #include "runner/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ops/ops.h"
+#include "runner/pooler.h"
 
 namespace quire {
 namespace {
@@ -91,7 +93,7 @@ void Sampler::start(const SequencePlan& plan) {
   seat.has_long_bad_words =
       std::ranges::any_of(seat.state.bad_words, [](const auto& word) { return word.size() > 1; });
   if (seat.has_long_bad_words) seat.output.assign(plan.history.begin() + plan.num_prompt, plan.history.end());
-  if (seat.state.has_penalties() || !seat.state.allowed_ids.empty()) token_states_.start(plan);
+  if (seat.state.needs_token_states()) token_states_.start(plan);
 }
 
 void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
@@ -126,21 +128,13 @@ void Sampler::stage_rows(StagingArea& staging, Samples& samples) {
                            .num_top = num_top,
                            .rows = staging.put(reported_rows_),
                            .tokens = tokens_.rows(0, index)};
-  if (names) samples.logprob_batch.named = stage_named(staging, samples);
-}
-
-// As LogprobBatch has it, for the reported rows.
-Tensor Sampler::stage_named(StagingArea& staging, const Samples& samples) {
-  const std::int64_t rows = std::ssize(reported_rows_);
-  Tensor flat;
-  const auto named = staging.take(rows * kMaxNamedLogprobs, flat);
-  std::ranges::fill(named, -1);
-  auto first = named.begin();
-  for (const std::int32_t row : reported_rows_) {
-    std::ranges::copy(seat_of(samples.rows[row].seat).state.logprob_ids, first);
-    first += kMaxNamedLogprobs;
-  }
-  return {flat.data(), DType::kI32, {rows, kMaxNamedLogprobs}, flat.device()};
+  if (!names) return;
+  samples.logprob_batch.named = staging.put(reported_rows_, [&](std::int32_t row) {
+    std::array<TokenId, kMaxNamedLogprobs> ids;
+    ids.fill(-1);
+    std::ranges::copy(seat_of(samples.rows[row].seat).state.logprob_ids, ids.begin());
+    return ids;
+  });
 }
 
 void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {
@@ -151,15 +145,12 @@ void Sampler::stage_adjustment(StagingArea& staging, Samples& samples) {
   // Rows that change with the help of token states, which are to be the same on every rank, change on all of
   // them; and rank 0 reports.
   samples.shared = may_share(rows) && reported_rows_.empty() &&
-                   std::ranges::none_of(samples.rows, [this](const auto& row) { return uses_states(row); });
+                   std::ranges::none_of(samples.rows, [this](const Samples::Row& row) {
+                     return seat_of(row.seat).state.needs_token_states();
+                   });
   const auto [begin, count] = samples.shared ? comm_.share_of(rows) : RowRange{0, rows};
-  samples.changes.assign(samples.rows.size(), -1);
-  samples.allowed.assign(samples.rows.size(), {});
-  for (std::int64_t row = begin; row < begin + count; ++row) {
-    const auto i = static_cast<std::size_t>(row);
-    if (add_change(samples.rows[i], static_cast<std::int32_t>(row - begin)))
-      samples.changes[i] = static_cast<std::int32_t>(changes_.size()) - 1;
-  }
+  for (std::int64_t row = 0; row < count; ++row)
+    add_change(samples.rows[begin + row], static_cast<std::int32_t>(row));
   samples.adjustment = {};
   if (changes_.empty()) return;
   const auto of_state = [&](auto member) {
@@ -204,23 +195,17 @@ void Sampler::mask(const StepMasks& masks, StagingArea& staging, Samples& sample
   samples.adjustment.bitmasks =
       Tensor(flat.data(), DType::kI32, {num_masks, static_cast<std::int64_t>(words)}, flat.device());
   auto mask = masks.rows.begin();
-  for (std::size_t row = 0; row < samples.rows.size(); ++row) {
-    if (!samples.rows[row].constrained) continue;
+  for (Samples::Row& row : samples.rows) {
+    if (!row.constrained) continue;
     QUIRE_CHECK(mask != masks.rows.end() && *mask >= 0 && *mask < num_masks);
-    if (samples.changes[row] >= 0) rows[samples.changes[row]] = *mask;
-    samples.allowed[row] = bits.subspan(static_cast<std::size_t>(*mask++) * words, words);
+    if (row.change >= 0) rows[row.change] = *mask;
+    row.allowed = bits.subspan(static_cast<std::size_t>(*mask++) * words, words);
   }
   QUIRE_CHECK(mask == masks.rows.end());
 }
 
-// Whether the row is changed with the help of its seat's token states.
-bool Sampler::uses_states(const Samples::Row& row) const {
-  const SamplingState& state = seats_[row.seat].state;
-  return state.has_penalties() || !state.allowed_ids.empty();
-}
-
-// Adds the row to those that are changed. False: it is none of them.
-bool Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
+// Adds the row to those that are changed, if it is one of them.
+void Sampler::add_change(Samples::Row& sampled, std::int32_t row) {
   const Seat& seat = seat_of(sampled.seat);
   const SamplingState& state = seat.state;
   const auto first_bias = static_cast<std::int32_t>(biases_.size());
@@ -238,15 +223,15 @@ bool Sampler::add_change(const Samples::Row& sampled, std::int32_t row) {
       masks_.push_back({word.back(), last_is_unknown ? word[before - 1] : -1});
   }
   biases_.insert(biases_.end(), state.biases.begin(), state.biases.end());
-  if (!uses_states(sampled) && !sampled.constrained && state.biases.empty() && masks_.size() == first_mask)
-    return false;
+  const bool uses_states = state.needs_token_states();
+  if (!uses_states && !sampled.constrained && state.biases.empty() && masks_.size() == first_mask) return;
 
   const bool counts_last = state.has_penalties() && seat.has_sampled;
-  const StateUse use = !uses_states(sampled) ? StateUse::kNone
-                       : counts_last         ? StateUse::kCountLastAndRead
-                                             : StateUse::kRead;
+  const StateUse use = !uses_states  ? StateUse::kNone
+                       : counts_last ? StateUse::kCountLastAndRead
+                                     : StateUse::kRead;
+  sampled.change = static_cast<std::int32_t>(changes_.size());
   changes_.push_back({row, sampled.seat, use, first_bias, static_cast<std::int32_t>(first_mask)});
-  return true;
 }
 
 StepOutputs Sampler::compute_logits(const Tensor& hidden) const {
@@ -352,10 +337,9 @@ void Sampler::read_logits(const SequencePlan& span, std::int64_t row, const Step
   std::vector<float> all(config_.spec.vocab_size);
   backend_.copy(Tensor(all.data(), DType::kF32, {1, std::ssize(all)}), logits_of(step, row, 1));
   backend_.wait(backend_.record());
-  for (const TokenId id : seat_of(span.seat).state.allowed_ids) result.hidden.push_back(all[id]);
-  if (std::ranges::all_of(result.hidden, [](float logit) { return std::isfinite(logit); })) return;
-  result.hidden.clear();
-  result.token = SequenceResult::kInvalidLogits;
+  std::vector<float> asked;
+  for (const TokenId id : seat_of(span.seat).state.allowed_ids) asked.push_back(all[id]);
+  answer_with(std::move(asked), result);
 }
 
 void Sampler::read(const Samples& samples, StepResult& result) {
@@ -366,9 +350,8 @@ void Sampler::read(const Samples& samples, StepResult& result) {
     Seat& seat = seat_of(row.seat);
     SequenceResult& answer = result.sequences[row.sequence];
     answer.token = tokens[i];
-    const bool none_left =
-        tokens[i] < 0 &&
-        !seat.state.leaves_token(seat.output, row.mask_stop, config_.spec.vocab_size, samples.allowed[i]);
+    const bool none_left = tokens[i] < 0 && !seat.state.leaves_token(seat.output, row.mask_stop,
+                                                                     config_.spec.vocab_size, row.allowed);
     --seat.num_unknown;
     if (seat.has_long_bad_words) seat.output.push_back(tokens[i]);
     if (seat.state.num_logprobs != SamplingState::kNoLogprobs)

@@ -26,9 +26,11 @@ class Sampler {
     struct Row {
       std::size_t sequence;  // entry of the plan, and of the result
       std::int32_t seat;
-      std::int32_t hidden_row;      // of its last position
-      std::int32_t position;        // of the token in its sequence
-      bool mask_stop, constrained;  // as the plan has it
+      std::int32_t hidden_row;                      // of its last position
+      std::int32_t position;                        // of the token in its sequence
+      bool mask_stop, constrained;                  // as the plan has it
+      std::int32_t change = -1;                     // entry of the adjustment; -1: none on this rank
+      std::span<const std::uint32_t> allowed = {};  // the bits that it may have, on the host; empty: any
     };
 
     Buffer tokens = {};    // i32 [max_num_seqs] on the host
@@ -38,10 +40,7 @@ class Sampler {
     Tensor rows_of_seats = {};  // i32 [max_num_seqs]: the row of a seat, or -1
     SamplingBatch batch = {};
     LogitsAdjustment adjustment = {};
-    bool shared = false;                     // each rank draws for its share of the rows
-    std::vector<std::int32_t> changes = {};  // each row's entry of the adjustment; -1: none on this rank
-    // The bits that each row of samples may have, on the host; empty: any.
-    std::vector<std::span<const std::uint32_t>> allowed = {};
+    bool shared = false;              // each rank draws for its share of the rows
     LogprobBatch logprob_batch = {};  // its tokens are those sampled
     LogprobRows reported = {};        // in `logprobs`
   };
@@ -96,10 +95,8 @@ class Sampler {
 
   void start(const SequencePlan& plan);
   void stage_rows(StagingArea& staging, Samples& samples);
-  Tensor stage_named(StagingArea& staging, const Samples& samples);
   void stage_adjustment(StagingArea& staging, Samples& samples);
-  bool add_change(const Samples::Row& sampled, std::int32_t row);
-  bool uses_states(const Samples::Row& row) const;
+  void add_change(Samples::Row& sampled, std::int32_t row);
   // Whether so many rows may be drawn by sample_share: where they are few, it takes longer.
   bool may_share(std::int64_t rows) const { return comm_.size() > 1 && rows >= 2 * comm_.size(); }
   void sample_share(const Samples& samples, const Tensor& part);

@@ -42,15 +42,13 @@ constexpr void walk(Archive& archive, T& value) {
   } else if constexpr (requires { value.has_value(); }) {  // an optional
     archive.presence_of(value);
     if (value) walk(archive, *value);
-  } else if constexpr (std::same_as<Type, BlockCopy> || std::same_as<Type, SamplingState::Bias>) {
+  } else if constexpr (std::same_as<Type, BlockCopy> || std::same_as<Type, SamplingState::Bias> ||
+                       std::same_as<Type, StepMasks> || std::same_as<Type, StateCopies>) {
     auto& [a, b] = value;
     walk_all(a, b);
   } else if constexpr (std::same_as<Type, StepPlan>) {
     auto& [a, b, c, d, e, f, g, decisions] = value;  // which ranks have no use for
     walk_all(a, b, c, d, e, f, g);
-  } else if constexpr (std::same_as<Type, StepMasks> || std::same_as<Type, StateCopies>) {
-    auto& [a, b] = value;
-    walk_all(a, b);
   } else if constexpr (std::same_as<Type, SamplingState>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
     walk_all(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);

@@ -54,10 +54,7 @@ SequenceUpdate update_of(const Sequence& sequence) {
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       longest_alone_(config_.layout.longest(config_.num_blocks)),
-      cache_(config_.layout,
-             {config_.num_blocks, config_.num_host_blocks, config_.num_state_slots,
-              config_.num_host_state_slots},
-             config_.enable_prefix_caching, *config_.hash_seed, config_.hash_bits),
+      cache_(config_.layout, config_, config_.enable_prefix_caching, *config_.hash_seed, config_.hash_bits),
       free_seats_(static_cast<std::size_t>(config_.max_num_seqs)) {
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);  // the lowest is taken first
   running_.reserve(free_seats_.size());
@@ -143,17 +140,12 @@ std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
 }
 
 std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
-  std::vector<SequenceUpdate> updates = book_step(result);
-  tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
-  return updates;
-}
-
-std::vector<SequenceUpdate> Scheduler::book_step(StepResult& result) {
   std::vector<SequenceUpdate> updates;
   updates.reserve(result.sequences.size());
   const std::vector<PlannedSteps::Span> spans = steps_.take_oldest(result);
   if (cache_.apply_step()) queue_.unblock();
   for (std::size_t i = 0; i < spans.size(); ++i) book_or_end(spans[i], result.sequences[i], updates);
+  tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
   return updates;
 }
 
@@ -265,7 +257,7 @@ void Scheduler::forget(Sequence& sequence) {
 }
 
 std::vector<SequenceUpdate> Scheduler::fail_in_flight() {
-  cache_.lose_steps(steps_.plan().restores);
+  cache_.lose_steps();
   for (auto& [id, sequence] : sequences_) cache_.forget_saved(sequence.blocks.saved);
   const std::vector<SequenceId> lost = steps_.drop();
   std::vector<SequenceUpdate> updates;

@@ -33,17 +33,13 @@ enum class SchedulingPolicy : std::uint8_t {
   kPriority,  // lower numbers of SequenceRequest::priority first; among equals, first come, first served
 };
 
-struct SchedulerConfig {
+struct SchedulerConfig : CacheSizes {
   int max_num_seqs = 256;             // seats
   int max_num_batched_tokens = 2048;  // of a step
   int max_span = 0;                   // of it, tokens of one sequence; 0: all
   int max_model_len = 0;              // tokens of a sequence, prompt and output
   CacheLayout layout;
-  int num_blocks = 0;
-  int num_host_blocks = 0;          // in host memory, for what preempted sequences had in theirs
-  int num_state_slots = 0;          // of fixed states; 0: the model's layers have none
-  int num_host_state_slots = 0;     // in host memory
-  PreemptionCosts preemption = {};  // by which that is chosen, or to compute it again
+  PreemptionCosts preemption = {};  // by which host memory is chosen, or to compute it again
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   bool enable_prefix_caching = true;
   std::optional<std::uint64_t> hash_seed;          // of the prefix cache; unset: random
@@ -210,7 +206,6 @@ class Scheduler {
     });
   }
   std::optional<StepPlan> plan_step();
-  std::vector<SequenceUpdate> book_step(StepResult& result);
   // What is thrown while a sequence's result is booked ends it alone.
   void book_or_end(const PlannedSteps::Span& span, SequenceResult& result,
                    std::vector<SequenceUpdate>& updates);

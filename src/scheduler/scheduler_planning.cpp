@@ -33,7 +33,7 @@ std::optional<StepPlan> Scheduler::plan_step() {
   for (const PlannedSteps::Span& span : steps_.spans())
     cache_.index(span.sequence->blocks, span.sequence->tokens());
   StepPlan plan = steps_.close();
-  plan.saves = cache_.close_step(plan.restores, plan.state_copies);
+  plan.saves = cache_.close_step(plan.state_copies);
   if (!queue_.empty()) decide(queue_.first(), Kind::kWaits, waits_for_.why, waits_for_.count);
   plan.decisions = std::exchange(decisions_, {});
   return plan;

@@ -1,6 +1,7 @@
 #include "scheduler/step_plan.h"
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 namespace quire {
@@ -16,9 +17,7 @@ bool SamplingState::leaves_token(std::span<const TokenId> output, bool mask_stop
     return !masked.contains(id) && (bits.empty() || (bits[i / 32] >> i % 32 & 1) != 0);
   };
   if (!allowed_ids.empty()) return std::ranges::any_of(allowed_ids, is_left);
-  TokenId id = 0;
-  while (id < vocab_size && !is_left(id)) ++id;
-  return id < vocab_size;
+  return std::ranges::any_of(std::views::iota(TokenId{0}, vocab_size), is_left);
 }
 
 bool ends_with(std::span<const TokenId> tokens, const std::vector<TokenId>& word, std::size_t n) {

@@ -78,6 +78,8 @@ struct SamplingState {
     for (const std::vector<TokenId>& word : bad_words) count += word.size();
     return count;
   }
+  // Whether logits are changed by what each token of the vocabulary has been so far, or may be.
+  bool needs_token_states() const { return has_penalties() || !allowed_ids.empty(); }
   // Whether sampling must know the tokens so far.
   bool needs_history() const { return has_penalties() || !bad_words.empty(); }
   // Whether there is a token that may follow `output`, of which only bad words of several tokens know.

@@ -27,7 +27,7 @@ class Sequences {
       : cache_({.block_size = kBlockSize,
                 .windows = std::move(windows),
                 .state_interval = num_slots > 0 ? 2 * kBlockSize : 0},
-               {.num_blocks = num_blocks, .num_slots = num_slots}, true, 42, 64) {}
+               {.num_blocks = num_blocks, .num_state_slots = num_slots}, true, 42, 64) {}
 
   // keep: its fixed states are kept behind so many of its tokens.
   ComputedPrefix run(const std::vector<TokenId>& tokens, std::string_view salt = {}, int keep = 0) {
@@ -50,7 +50,7 @@ class Sequences {
     blocks.num_tokens = last;
     if (last == keep) cache_.keep_states(blocks, false);
     cache_.index(blocks, tokens);
-    cache_.close_step({}, states);
+    cache_.close_step(states);
     cache_.apply_step();
     blocks.table.release_outside(last);
     cache_.check(std::vector<const SequenceBlocks*>{&blocks});

@@ -35,8 +35,11 @@ class KvCacheTest : public ::testing::Test {
     return cache_.restore(blocks, restores);
   }
 
-  KvCache cache_{
-      layout(), {.num_blocks = 12, .num_host_blocks = 6, .num_slots = 2, .num_host_slots = 2}, true, 1, 64};
+  KvCache cache_{layout(),
+                 {.num_blocks = 12, .num_host_blocks = 6, .num_state_slots = 2, .num_host_state_slots = 2},
+                 true,
+                 1,
+                 64};
   const std::vector<TokenId> first_ = {1, 2, 3, 4, 5, 6, 7, 8}, second_ = {11, 12, 13, 14, 15, 16, 17, 18};
 };
 
@@ -49,7 +52,7 @@ TEST_F(KvCacheTest, EachSequenceSavesAndRestoresItsOwnBlocks) {
   a.clear();
   b.clear();
   StateCopies states;
-  EXPECT_EQ(cache_.close_step({}, states).size(), 4U);
+  EXPECT_EQ(cache_.close_step(states).size(), 4U);
   EXPECT_EQ(states.saves.size(), 2U);
   std::vector<BlockCopy> restores;
   const std::vector<TokenId> others(9, 30);  // of which the prefix cache knows nothing
@@ -83,7 +86,7 @@ TEST_F(KvCacheTest, WhatIsForgottenBeforeItsStepIsNotSaved) {
   cache_.save(a, false, {});
   cache_.forget_saved(a.saved);
   StateCopies states;
-  EXPECT_TRUE(cache_.close_step({}, states).empty());
+  EXPECT_TRUE(cache_.close_step(states).empty());
   EXPECT_TRUE(states.saves.empty());
 }
 
@@ -96,7 +99,7 @@ TEST_F(KvCacheTest, StatesThatBecomeACheckpointAreNotTheSequencesAnyMore) {
   a.num_tokens = 4;
   cache_.keep_states(a, false);
   ASSERT_EQ(a.states.kept.size(), 1U);
-  const BlockId slot = a.states.kept.front().slot.slot();
+  const BlockId slot = a.states.kept.front().slot.id();
   cache_.index(a, std::span(first_).first(4));
   EXPECT_TRUE(a.states.kept.empty());
   EXPECT_TRUE(cache_.is_checkpoint(slot));

@@ -15,7 +15,7 @@ class StateCacheTest : public ::testing::Test {
   PrefixCache::Link checkpoint(int num_saved) {
     const BlockId block = blocks_.allocate();
     const PrefixCache::Link row = {block, blocks_.generation(block)};
-    states_.enter(row, states_.take().slot(), num_saved);
+    states_.enter(row, states_.take().id(), num_saved);
     return row;
   }
   bool is_there(PrefixCache::Link row) const { return states_.find(row) != kNoBlock; }
@@ -52,7 +52,7 @@ TEST_F(StateCacheTest, OneOfARowThatIsGoneIsNotFoundAndGoesFirst) {
   const auto gone = checkpoint(1000), here = checkpoint(64), other = checkpoint(64);
   const BlockId slot = states_.find(gone);
   blocks_.renew(gone.block);
-  EXPECT_EQ(states_.take().slot(), slot);
+  EXPECT_EQ(states_.take().id(), slot);
   EXPECT_TRUE(is_there(here) && is_there(other));
 }
 
@@ -64,22 +64,22 @@ TEST_F(StateCacheTest, ADemotedOneGoesBeforeTheOthers) {
 }
 
 TEST_F(StateCacheTest, ASlotThatIsHeldIsNotTaken) {
-  const SlotRef held = states_.take();
-  const SlotRef copy = held;
-  EXPECT_EQ(states_.pool().ref_count(held.slot()), 2);
-  const SlotRef others[] = {states_.take(), states_.take()};
+  const BlockRef held = states_.take();
+  const BlockRef copy = held;
+  EXPECT_EQ(states_.pool().ref_count(held.id()), 2);
+  const BlockRef others[] = {states_.take(), states_.take()};
   EXPECT_EQ(states_.pool().num_free(), 0);
   EXPECT_THROW(states_.take(), InternalError);
-  for (const SlotRef& other : others) EXPECT_NE(other.slot(), held.slot());
+  for (const BlockRef& other : others) EXPECT_NE(other.id(), held.id());
 }
 
 TEST_F(StateCacheTest, ARowHasOneCheckpoint) {
   const auto row = checkpoint(64);
   const BlockId first = states_.find(row);
-  const SlotRef second = states_.take();
-  states_.enter(row, second.slot(), 64);
+  const BlockRef second = states_.take();
+  states_.enter(row, second.id(), 64);
   EXPECT_EQ(states_.find(row), first);
-  EXPECT_FALSE(states_.is_checkpoint(second.slot()));
+  EXPECT_FALSE(states_.is_checkpoint(second.id()));
   states_.check();
 }
 

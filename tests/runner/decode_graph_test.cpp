@@ -117,8 +117,8 @@ TEST_F(DecodeGraphTest, APaddedGraphGivesTheSameTokens) {
 
 // Few sequences have a graph for short ones, too; many have one.
 TEST_F(DecodeGraphTest, TheSmallestGraphThatHoldsTheRowsAndTheLengthIsTaken) {
-  DecodeGraphs graphs;
-  graphs.capture(backend_, {24, 5000}, [](const StepBounds&) { return [] { return StepOutputs{}; }; });
+  std::vector<DecodeGraph> graphs;
+  for (const StepBounds& bounds : graph_bounds({24, 5000})) graphs.push_back({bounds, nullptr, {}});
   const auto bounds_of = [&](int rows, int longest) {
     StepPlan plan;
     for (int i = 0; i < rows; ++i) {
@@ -126,7 +126,7 @@ TEST_F(DecodeGraphTest, TheSmallestGraphThatHoldsTheRowsAndTheLengthIsTaken) {
       span.num_tokens = 1;
       span.first_position = i == rows / 2 ? longest - 1 : 0;
     }
-    const DecodeGraphs::DecodeGraph* graph = graphs.find(plan);
+    const DecodeGraph* graph = find_graph(graphs, plan);
     return graph == nullptr ? std::pair(0, 0) : std::pair(graph->bounds.rows, graph->bounds.seq_len);
   };
   EXPECT_EQ(bounds_of(1, 1), std::pair(1, 2048));

@@ -5,7 +5,7 @@
 namespace quire {
 
 std::unique_ptr<SearchRounds> make_search_rounds(Scheduler& /*scheduler*/, OutputProcessor& /*outputs*/,
-                                                 decltype(EngineHooks::fault) /*fault*/) {
+                                                 EngineHooks::Fault /*fault*/) {
   return std::make_unique<SearchRounds>();
 }
 

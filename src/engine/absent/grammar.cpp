@@ -5,7 +5,7 @@
 namespace quire {
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& /*context*/,
-                                                       decltype(EngineHooks::fault) /*fault*/,
+                                                       EngineHooks::Fault /*fault*/,
                                                        CompilerLimits /*limits*/) {
   return nullptr;
 }

@@ -55,7 +55,7 @@ GrammarCompiler::Result result_of(const std::shared_ptr<Job>& job) {
 
 class CompilePool final : public GrammarCompiler {
  public:
-  CompilePool(const SamplingContext& context, decltype(EngineHooks::fault) fault, CompilerLimits limits)
+  CompilePool(const SamplingContext& context, EngineHooks::Fault fault, CompilerLimits limits)
       : limits_(limits),
         fault_(std::move(fault)),
         tokenizer_(context.tokenizer),
@@ -226,7 +226,7 @@ class CompilePool final : public GrammarCompiler {
   }
 
   const CompilerLimits limits_;
-  const decltype(EngineHooks::fault) fault_;
+  const EngineHooks::Fault fault_;
   const Tokenizer* const tokenizer_;
   const int vocab_size_;
   const std::vector<int> end_ids_;
@@ -246,8 +246,7 @@ class CompilePool final : public GrammarCompiler {
 }  // namespace
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
-                                                       decltype(EngineHooks::fault) fault,
-                                                       CompilerLimits limits) {
+                                                       EngineHooks::Fault fault, CompilerLimits limits) {
   return std::make_unique<CompilePool>(context, std::move(fault), limits);
 }
 

@@ -23,11 +23,11 @@ void own(std::vector<WindowBlock>& blocks, BlockId id, SequenceId owner, std::si
 void own_all(WindowFrame& frame, const Sequence& sequence, std::size_t num_lanes) {
   const std::span<const BlockId> table = sequence.blocks.table.blocks();
   for (std::size_t i = 0; i < table.size(); ++i) own(frame.blocks, table[i], sequence.id, i % num_lanes);
-  for (const BlockId id : sequence.blocks.saved.blocks) own(frame.host_blocks, id, sequence.id);
+  for (const BlockRef& ref : sequence.blocks.saved.blocks) own(frame.host_blocks, ref.id(), sequence.id);
   const SequenceStates& states = sequence.blocks.states;
-  own(frame.slots, states.own.slot(), sequence.id);
-  own(frame.slots, states.source.slot(), sequence.id);
-  for (const SequenceStates::Kept& kept : states.kept) own(frame.slots, kept.slot.slot(), sequence.id);
+  own(frame.slots, states.own.id(), sequence.id);
+  own(frame.slots, states.source.id(), sequence.id);
+  for (const SequenceStates::Kept& kept : states.kept) own(frame.slots, kept.slot.id(), sequence.id);
 }
 
 }  // namespace
