@@ -30,7 +30,7 @@
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
-#include "backends/cuda/kernels/product_tile.cuh"
+#include "backends/cuda/kernels/split_product.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 #include "backends/cuda/kernels/w8a8.h"
 
@@ -48,20 +48,13 @@ struct Maps {
   CUtensorMap x;
 };
 
-struct Params {
-  const float* bias;          // or null
+struct Params : ProductOut {
   const float* row_scales;    // of codes: of the weight
   const float* token_scales;  // and of x
-  void* out;
-  std::int64_t out_stride;
-  int tokens;
-  int n;       // columns of out
-  int slices;  // of k
-  int depth;   // columns of a slice
+  int slices;                 // of k
+  int depth;                  // columns of a slice
   int groups;
   int stages;
-  ActivationTerms activation;  // of the gate
-  bool pairs;                  // two neighbours of a row of out can be stored at once
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -73,17 +66,14 @@ struct Barriers {
 
 // A block's place in the product.
 template <int kTokens>
-struct Tile {
+struct Tile : KPart {
   __device__ explicit Tile(const Params& p)
-      : split(static_cast<int>(gridDim.x)),
-        rank(static_cast<int>(blockIdx.x)),
+      : KPart{static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)},
         begin(p.slices * rank / split),
         end(p.slices * (rank + 1) / split),
         token(static_cast<int>(blockIdx.y) * kTokens),
         group(static_cast<int>(blockIdx.z) * p.groups) {}
 
-  int split;
-  int rank;
   int begin, end;  // slices of k
   int token;       // the first
   int group;       // the first, of 64 rows of the weight
@@ -131,70 +121,35 @@ struct Producer {
   }
 };
 
-// Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
-template <typename Out, bool kGated, bool kScaled>
-class Writer {
+// What a thread's sums of codes are times: scales of its rows of the weight and of its tokens.
+template <bool kGated>
+class CodeScales {
  public:
-  // row: of the warp's 16 rows of the weight, the first column of out.
-  __device__ Writer(const Params& p, int row) : p_(p), row_(row) {
-    for (int half = 0; half < 2 && kScaled; ++half) {
-      const int of = row_ + lane() / 4 + (kGated ? 0 : half * 8);
-      if (of < p.n) scales_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
-    }
-    if (p.bias == nullptr) return;
+  // row: as ProductWriter's.
+  __device__ CodeScales(const Params& p, int row) : p_(p) {
     for (int half = 0; half < 2; ++half) {
-      const int column = row_ + half * 8 + lane() / 4;
-      if (column < p.n) bias_[half] = p.bias[column];
+      const int of = row + lane() / 4 + (kGated ? 0 : half * 8);
+      if (of < p.n) of_rows_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
     }
   }
 
-  __device__ void write(float (&sums)[4], int first_token) const {
+  __device__ void scale(float (&sums)[4], int first_token) const {
 #pragma unroll
-    for (int i = 0; i < 4 && kScaled; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const int token = min(first_token + lane() % 4 * 2 + i % 2, p_.tokens - 1);
-      sums[i] *= scales_[i / 2] * p_.token_scales[token];
-    }
-    if constexpr (kGated) {
-      write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
-                 row_, first_token);
-    } else {
-      write_half(sums[0] + bias_[0], sums[1] + bias_[0], row_, first_token);
-      write_half(sums[2] + bias_[1], sums[3] + bias_[1], row_ + 8, first_token);
+      sums[i] *= of_rows_[i / 2] * p_.token_scales[token];
     }
   }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
-  // 8 columns of out from `column` on by 8 tokens: two tokens of column lane / 4.
-  __device__ void write_half(float first, float second, int column, int token) const {
-    if constexpr (sizeof(Out) == 4) {
-      column += lane() / 4;
-      token += lane() % 4 * 2;
-      if (column >= p_.n) return;
-      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
-      if (token < p_.tokens) to[0] = first;
-      if (token + 1 < p_.tokens) to[p_.out_stride] = second;
-    } else {
-      const std::uint32_t pair = transpose(pack(first, second, Out()));
-      column += lane() % 4 * 2;
-      token += lane() / 4;
-      if (column >= p_.n || token >= p_.tokens) return;
-      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
-      if (p_.pairs && column + 1 < p_.n) {
-        *reinterpret_cast<std::uint32_t*>(to) = pair;
-      } else {
-        const Out* values = reinterpret_cast<const Out*>(&pair);
-        to[0] = values[0];
-        if (column + 1 < p_.n) to[1] = values[1];
-      }
-    }
-  }
-
   const Params& p_;
-  int row_;
-  float bias_[2] = {};
-  float scales_[2] = {};
+  float of_rows_[2] = {};
+};
+struct NoScales {
+  __device__ NoScales(const Params&, int) {}
+  __device__ void scale(float (&)[4], int) const {}
 };
 
 // One warpgroup: 64 rows of the weight by kTokens tokens.
@@ -252,25 +207,14 @@ struct Consumer {
     hopper::commit_products();
   }
 
-  // Block b of a tile's sums is added and written by the cluster's block of rank b % split.
-  __device__ void send(float4* exchange) const {
-    const int slots = (kBlocks + tile.split - 1) / tile.split;
-    int owner = 0, slot = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if (owner != tile.rank) {
-        const int sender = (tile.rank - owner - 1 + tile.split) % tile.split;
-        hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner),
-                               sums[b]);
-      }
-      if (++owner == tile.split) owner = 0, ++slot;
-    }
-  }
+  // As receive_sums, but from the first part of k to the last.
   __device__ void receive_and_write(const float4* exchange) {
     const int slots = (kBlocks + tile.split - 1) / tile.split;
     const int warp_row = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;
     const int row = (tile.group + group) * kGroupRows + warp_row;
-    const Writer<Out, kGated, kCodes> writer(p, kGated ? row / 2 : row);
+    const int first_column = kGated ? row / 2 : row;
+    const std::conditional_t<kCodes, CodeScales<kGated>, NoScales> scales(p, first_column);
+    const ProductWriter<Out, kGated> writer(p, first_column);
     int owner = 0, slot = 0;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -289,6 +233,7 @@ struct Consumer {
           whole[2] += part.z;
           whole[3] += part.w;
         }
+        scales.scale(whole, tile.token + b * 8);
         writer.write(whole, tile.token + b * 8);
       }
       if (++owner == tile.split) owner = 0, ++slot;
@@ -332,7 +277,7 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
     consumer.multiply();
     if (tile.split > 1) {
       hopper::sync_cluster();  // all rings are empty
-      consumer.send(exchange);
+      send_sums(consumer.sums, exchange, tile, [&](int block) { return consumer.place(block); });
       hopper::sync_cluster();
     }
     consumer.receive_and_write(exchange);
@@ -377,26 +322,16 @@ void launch_plan(const LaunchContext& context, const Product& args, const Maps& 
                  const BatchedPlan& plan) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(BatchedPlan::kMaxSharedBytes);
-  const int columns = kGated ? args.n / 2 : args.n;
-  const Params params{
-      .bias = args.bias,
-      .row_scales = args.row_scales,
-      .token_scales = args.token_scales,
-      .out = args.out,
-      .out_stride = args.out_stride,
-      .tokens = args.tokens,
-      .n = columns,
-      .slices = args.slices,
-      .depth = args.depth,
-      .groups = plan.groups,
-      .stages = plan.stages,
-      .activation = args.activation,
-      .pairs = reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0};
+  const Params params{ProductOut(args, kGated ? args.n / 2 : args.n),
+                      args.row_scales,
+                      args.token_scales,
+                      args.slices,
+                      args.depth,
+                      plan.groups,
+                      plan.stages};
   const int rows = plan.groups * kGroupRows;
-  const int blocks = kTokens / 8;
-  const int received = (plan.split - 1) * ((blocks + plan.split - 1) / plan.split) * plan.groups *
-                       kWarpgroup * static_cast<int>(sizeof(float4));
-  const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes, received);
+  const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes,
+                              exchange_bytes(kTokens / 8, plan.split, plan.groups * kWarpgroup));
   const auto ceil_div = [](int a, int b) { return static_cast<unsigned>((a + b - 1) / b); };
   const dim3 grid(static_cast<unsigned>(plan.split), ceil_div(args.tokens, kTokens), ceil_div(args.n, rows));
   launch_clusters(context, "batched_matmul", kernel, grid, grid.x,

@@ -251,11 +251,14 @@ struct Consumer {
     __syncwarp();
   }
 
+  __device__ KPart part() const { return {block.args.split, block.rank}; }
+  __device__ auto place() const {
+    return [threads = block.args.groups * kWarpgroup](int i) { return i * threads + threadIdx.x; };
+  }
   template <typename Out>
   __device__ void write(const ProductOut& out, const float4* exchange) {
     const ProductWriter<Out, false> writer(out, (block.row_tile + warp) * Layout::kTileRows);
-    receive_sums(sums, exchange, block.args.split, block.rank, block.args.groups * kWarpgroup,
-                 [&](int b) { writer.write(sums[b], block.token + b * 8); });
+    receive_sums(sums, exchange, part(), place(), [&](int b) { writer.write(sums[b], block.token + b * 8); });
   }
   __device__ void finish(const ProductOut& out, float4* exchange) {
     const int row = (block.row_tile + warp) * Layout::kTileRows + static_cast<int>(threadIdx.x) % 32 / 4;
@@ -272,7 +275,7 @@ struct Consumer {
     }
     if (block.args.split > 1) {
       hopper::sync_cluster();  // all rings are empty
-      send_sums(sums, exchange, block.args.split, block.rank, block.args.groups * kWarpgroup);
+      send_sums(sums, exchange, part(), place());
       hopper::sync_cluster();
     }
     block.args.out_is_f32 ? write<float>(out, exchange) : write<T>(out, exchange);
