@@ -43,11 +43,6 @@ constexpr int kRowBytes = BatchedPlan::kRowBytes;
 constexpr int kMaxStages = BatchedPlan::kMaxStages;
 constexpr int kMaxThreads = BatchedPlan::kMaxGroups * kWarpgroup + 32;
 
-struct Maps {
-  CUtensorMap weight;
-  CUtensorMap x;
-};
-
 struct Params : ProductOut {
   const float* row_scales;    // of codes: of the weight
   const float* token_scales;  // and of x
@@ -82,7 +77,7 @@ struct Tile : KPart {
 template <int kTokens, bool kGated>
 struct Producer {
   const Params& p;
-  const Maps& maps;
+  const ProductMaps& maps;
   const Tile<kTokens>& tile;
   std::uint8_t* ring;
   Barriers& barriers;
@@ -248,8 +243,9 @@ struct Consumer {
 #endif
 
 template <typename T, typename Out, int kTokens, bool kGated>
-__global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __grid_constant__ Maps maps,
-                                                                        const Params p) {
+__global__ __launch_bounds__(kMaxThreads,
+                             1) void batched_matmul_kernel(const __grid_constant__ ProductMaps maps,
+                                                           const Params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t ring[];  // swizzling goes by address: 1,024 bytes repeat
   __shared__ Barriers barriers;
@@ -287,27 +283,6 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
 #endif
 }
 
-// Of the weight in boxes of a slice, and of x. Where gated a box holds 8 rows of the gate, then the 8 of up
-// that belong to them, and so on.
-CUtensorMap weight_map(const Tensor& weight, bool gated, int groups) {
-  const auto rows = static_cast<cuuint64_t>(weight.dim(0)), k = static_cast<cuuint64_t>(weight.dim(1));
-  const auto box_rows = static_cast<cuuint32_t>(groups * kGroupRows);
-  const cuuint64_t size = size_of(weight.dtype()), row = k * size;
-  const auto depth = static_cast<cuuint32_t>(kRowBytes / size);
-  if (!gated)
-    return make_tensor_map(weight, {k, rows, 1, 1}, {row, rows * row, rows * row}, {depth, box_rows, 1, 1});
-  return make_tensor_map(weight, {k, 8, 2, rows / 16}, {row, rows / 2 * row, 8 * row},
-                         {depth, 8, 2, box_rows / 16});
-}
-
-CUtensorMap x_map(const Tensor& x, int tile_tokens) {
-  const auto tokens = static_cast<cuuint64_t>(x.dim(0)), k = static_cast<cuuint64_t>(x.dim(1));
-  const cuuint64_t size = size_of(x.dtype()), stride = static_cast<cuuint64_t>(x.stride(0)) * size;
-  return make_tensor_map(
-      x, {k, tokens, 1}, {stride, tokens * stride},
-      {static_cast<cuuint32_t>(kRowBytes / size), static_cast<cuuint32_t>(tile_tokens), 1});
-}
-
 // What the kernel multiplies.
 struct Product : LinearArgs {
   using LinearArgs::LinearArgs;
@@ -318,7 +293,7 @@ struct Product : LinearArgs {
 };
 
 template <typename T, typename Out, int kTokens, bool kGated>
-void launch_plan(const LaunchContext& context, const Product& args, const Maps& maps,
+void launch_plan(const LaunchContext& context, const Product& args, const ProductMaps& maps,
                  const BatchedPlan& plan) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(BatchedPlan::kMaxSharedBytes);
@@ -340,7 +315,7 @@ void launch_plan(const LaunchContext& context, const Product& args, const Maps& 
 }
 
 template <typename T, typename Out, bool kGated>
-void launch_tokens(const LaunchContext& context, const Product& args, const Maps& maps,
+void launch_tokens(const LaunchContext& context, const Product& args, const ProductMaps& maps,
                    const BatchedPlan& plan) {
   switch (plan.tile_tokens) {
     case 32:
@@ -370,7 +345,8 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
               const Product& product, bool gated, SumOrder order) {
   if (out.numel() == 0) return;
   const BatchedPlan plan = plan_batched_matmul(product.tokens, product.n, product.slices, order);
-  const Maps maps{weight_map(weight, gated, plan.groups), x_map(x, plan.tile_tokens)};
+  const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gated ? weight.dim(0) / 2 : 0),
+                         map_rows(x, plan.tile_tokens)};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {
       if (gated) return launch_tokens<T, Out, true>(context, product, maps, plan);
