@@ -384,8 +384,7 @@ bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
 
 void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                          const W8a8Matrix& matrix, const Tensor& bias, std::optional<Activation> gate) {
-  const Tensor weight(const_cast<std::uint8_t*>(matrix.codes), DType::kU8, {matrix.rows, matrix.stride},
-                      DeviceKind::kCuda);
+  const Tensor weight = matrix.code_tensor(DType::kU8);
   Product product = product_of(out, x.codes, weight, bias, gate);
   product.row_scales = matrix.scales;
   product.token_scales = x.scales.data_as<const float>();

@@ -66,4 +66,12 @@ __device__ inline Out round_to(float value) {
   }
 }
 
+// out(token, column) = sum + bias, where there is such an element.
+template <typename Out>
+__device__ inline void store_sum(const LinearArgs& args, int token, int column, float sum) {
+  if (token >= args.tokens || column >= args.n) return;
+  const float value = args.bias == nullptr ? sum : sum + args.bias[column];
+  static_cast<Out*>(args.out)[token * args.out_stride + column] = round_to<Out>(value);
+}
+
 }  // namespace quire::cuda

@@ -79,6 +79,12 @@ struct QuantizedMatrix {
   // Of kTable4: the low bytes of the table's 16 values, then the high ones, in bfloat16 and in float16.
   std::array<std::uint32_t, 8> table_bf16 = {};
   std::array<std::uint32_t, 8> table_f16 = {};
+
+  // The tiles under the matrix's own sizes.
+  Tensor tile_tensor() const {
+    return Tensor(const_cast<std::uint8_t*>(tiles), DType::kU8, {layout.rows, layout.cols},
+                  DeviceKind::kCuda);
+  }
 };
 
 // out [tokens, rows] = x [tokens, cols] · matrixᵀ + bias f32 [rows], or undefined; out in x's dtype or f32.

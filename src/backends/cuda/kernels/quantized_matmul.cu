@@ -41,10 +41,7 @@ constexpr int kMaxSplit = 8;
 struct BatchedArgs : LinearArgs {
   BatchedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
               const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor,
-                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
-                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
-                   bias_tensor),
+      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor),
         matrix(quantized),
         row_tiles(quantized.layout.row_tiles()),
         col_tiles(quantized.layout.col_tiles()),

@@ -51,11 +51,7 @@ struct EvenSplit {
 struct MatvecArgs : LinearArgs {
   MatvecArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
              const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor,
-                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
-                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
-                   bias_tensor),
-        matrix(quantized) {}
+      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor), matrix(quantized) {}
 
   QuantizedMatrix matrix;
   int row_tiles = 0;  // of out

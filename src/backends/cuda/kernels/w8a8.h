@@ -25,6 +25,10 @@ struct W8a8Matrix {
   InputFormat input;
 
   constexpr bool is_float() const { return input.code == InputFormat::Code::kE4m3; }
+  // The codes as [rows, stride] of a type of 8 bits.
+  Tensor code_tensor(DType dtype) const {
+    return Tensor(const_cast<std::uint8_t*>(codes), dtype, {rows, stride}, DeviceKind::kCuda);
+  }
 };
 
 // Rows of x as codes u8 [tokens, matrix.stride], zeros from cols on, and their scales f32
