@@ -98,7 +98,7 @@ class Bench {
     const auto layer = [&] {
       linear(context_, &library_, qkv, hidden, pool_.next(4096, 1024), {});
       linear(context_, &library_, hidden, qkv.columns(0, 2048), pool_.next(1024, 2048), {});
-      gated_matvec(context_, gated, hidden, pool_.next(6144, 1024), Activation::kSilu);
+      matvec(context_, gated, hidden, pool_.next(6144, 1024), {}, Activation::kSilu);
       linear(context_, &library_, hidden, gated, pool_.next(1024, 3072), {});
     };
     const double us = graph_time_us(context_, 28, [&](int) { layer(); });

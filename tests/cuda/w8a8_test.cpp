@@ -241,7 +241,7 @@ TEST_F(W8a8Test, LibraryTakesWholeRowsAndBlocksOfAHopper) {
     const Tensor weight(const_cast<std::uint8_t*>(weights.matrix.codes), DType::kU8, {256, 512},
                         DeviceKind::kCuda);
     EXPECT_TRUE(
-        library_->supports(device_out.tensor(), codes.tensor(), weight,
+        library_->multiply(context_, device_out.tensor(), codes.tensor(), weight, {},
                            {weights.matrix.scales, device_scales.tensor().data_as<float>(), in_blocks}))
         << in_blocks;
   }

@@ -34,11 +34,9 @@ class LibraryMatmul {
   LibraryMatmul(const LibraryMatmul&) = delete;
   LibraryMatmul& operator=(const LibraryMatmul&) = delete;
 
-  // False where the library has no way to compute this shape.
-  bool supports(const Tensor& out, const Tensor& x, const Tensor& weight, const MatmulScales& scales = {});
-  // Error where it is not supported.
-  void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                const Tensor& bias, const MatmulScales& scales = {});
+  // False where the library has no way to compute this shape; nothing was done.
+  [[nodiscard]] bool multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                              const Tensor& weight, const Tensor& bias, const MatmulScales& scales = {});
 
  private:
   struct Shape {
@@ -51,9 +49,6 @@ class LibraryMatmul {
   struct Problem;
   using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
-  static Shape shape_of(const Tensor& out, const Tensor& x, const Tensor& weight, const MatmulScales& scales);
-  const Algorithm& algorithm(const Shape& shape, const MatmulScales& scales);
-
   cublasLtHandle_t handle_ = nullptr;
   Tensor workspace_;
   std::map<Shape, Algorithm> algorithms_;
@@ -64,8 +59,8 @@ class LibraryMatmul {
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias);
 
-// activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated_matvec in kernels/linear.h. False: no such kernel
-// is the fastest for the shape, or none takes it in a fixed order, and nothing was done.
+// activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated products in kernels/linear.h. False: no such
+// kernel is the fastest for the shape, or none takes it in a fixed order, and nothing was done.
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
                         const Tensor& weight, Activation activation, SumOrder order);
 

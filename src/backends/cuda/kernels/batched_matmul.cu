@@ -24,7 +24,6 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "backends/cuda/kernels/batched_plan.h"
 #include "backends/cuda/kernels/hopper.cuh"
@@ -332,8 +331,7 @@ void launch_tokens(const LaunchContext& context, const Product& args, const Prod
 }
 
 // Of a weight and x of one type.
-Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                   std::optional<Activation> gate) {
+Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, const Tensor& bias, Gate gate) {
   Product product(out, x, weight, bias);
   if (gate) product.activation = terms_of(*gate);
   product.depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
@@ -368,13 +366,8 @@ bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
 }
 
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                    const Tensor& bias, SumOrder order) {
-  multiply(context, out, x, weight, product_of(out, x, weight, bias, {}), false, order);
-}
-
-void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          const Tensor& weight, Activation activation, SumOrder order) {
-  multiply(context, out, x, weight, product_of(out, x, weight, {}, activation), true, order);
+                    const Tensor& bias, SumOrder order, Gate gate) {
+  multiply(context, out, x, weight, product_of(out, x, weight, bias, gate), gate.has_value(), order);
 }
 
 bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
@@ -383,7 +376,7 @@ bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
 }
 
 void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
-                         const W8a8Matrix& matrix, const Tensor& bias, std::optional<Activation> gate) {
+                         const W8a8Matrix& matrix, const Tensor& bias, Gate gate) {
   const Tensor weight = matrix.code_tensor(DType::kU8);
   Product product = product_of(out, x.codes, weight, bias, gate);
   product.row_scales = matrix.scales;

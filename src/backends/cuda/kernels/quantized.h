@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/linear.h"
 #include "base/tensor.h"
-#include "ops/activation.h"
 
 namespace quire::cuda {
 
@@ -88,18 +88,14 @@ struct QuantizedMatrix {
 };
 
 // out [tokens, rows] = x [tokens, cols] · matrixᵀ + bias f32 [rows], or undefined; out in x's dtype or f32.
-// Rows of x may be strided.
+// Rows of x may be strided. A gate is as in linear.h; gate and up have multiples of 16 rows.
 
 // Whether the fast ones can take it: 16 bits, rows that can be read 16 bytes at a time.
 bool quantized_products_support(const Tensor& x);
 // For 1 to so many tokens.
 constexpr int kMaxQuantizedMatvecTokens = 16;
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                      const QuantizedMatrix& matrix, const Tensor& bias);
-// out [tokens, rows / 2] = activation(x · gateᵀ) * (x · upᵀ); the matrix holds gate's rows, then up's, each a
-// multiple of 16.
-void quantized_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                            const QuantizedMatrix& matrix, Activation activation);
+                      const QuantizedMatrix& matrix, const Tensor& bias, Gate gate = {});
 // For any number of tokens, made for some dozens to hundreds, on Hopper alone. The order of an element's sum
 // depends on the number of tokens.
 bool has_quantized_batched_matmul();
