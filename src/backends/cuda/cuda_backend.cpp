@@ -196,7 +196,7 @@ CudaLinear CudaBackend::load(std::span<const WeightGroup> parts, DType dtype) {
   Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
   const Tensor weight(buffer.data(), dtype, {rows->rows(), rows->cols()}, DeviceKind::kCuda);
   loader().load(*rows, weight);
-  return {std::move(buffer), weight};
+  return {std::move(buffer), weight, rows->rows(), rows->cols()};
 }
 
 WeightLoader& CudaBackend::loader() {
@@ -222,7 +222,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const Weigh
   if (!row_scales.empty()) upload(matrix.row_scales, row_scales.data(), row_scales.size() * sizeof(float));
   upload(matrix.values, &values, sizeof(values));
   check(cudaStreamSynchronize(context_.stream), "a copy of scales");
-  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix);
+  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix, layout.rows, layout.cols);
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGroup> parts) {
@@ -234,7 +234,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGrou
   const std::vector<float> scales = w8a8_scales(rows, matrix);
   upload(matrix.scales, scales.data(), scales.size() * sizeof(float));
   check(cudaStreamSynchronize(context_.stream), "a copy of scales");
-  return std::make_unique<W8a8Linear>(std::move(buffer), matrix);
+  return std::make_unique<W8a8Linear>(std::move(buffer), matrix, matrix.rows, matrix.cols);
 }
 
 std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
@@ -263,7 +263,7 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
   } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
     w8a8_linear(context(OpKind::kLinear), library, out, x, w8a8->matrix(), bias, whole(quantized_workspace_));
   } else {
-    cuda::linear(context(OpKind::kLinear), library, out, x, dynamic_cast<const CudaLinear&>(weights).weight(),
+    cuda::linear(context(OpKind::kLinear), library, out, x, dynamic_cast<const CudaLinear&>(weights).matrix(),
                  bias);
   }
 }
@@ -276,7 +276,7 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
   } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
     w8a8_embedding(context(), out, w8a8->matrix(), ids, first_row, scale);
   } else {
-    cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
+    cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).matrix(), ids, first_row, scale);
   }
 }
 
@@ -337,7 +337,7 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
   const auto* plain = dynamic_cast<const CudaLinear*>(&weights);
   const auto fuse = [&] {
     if (plain != nullptr) {
-      return fused_gated_linear(context(OpKind::kLinear), out, x, plain->weight(), activation,
+      return fused_gated_linear(context(OpKind::kLinear), out, x, plain->matrix(), activation,
                                 deterministic_ ? SumOrder::kFixed : SumOrder::kFree);
     }
     if (deterministic_) return false;
@@ -354,10 +354,10 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                                  const RouterOptions& options, const Tensor& logits) {
   const auto* plain = dynamic_cast<const CudaLinear*>(&router);
-  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->weight())) {
+  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->matrix())) {
     Backend::routing_linear(out, x, router, options, logits);
   } else {
-    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->weight(), options);
+    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->matrix(), options);
   }
 }
 
@@ -392,8 +392,8 @@ void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeight
              whole(quantized_workspace_)};
     call.codes = &codes;
   } else {
-    call.gate_up = dynamic_cast<const CudaLinear&>(*own.gate_up).weight();
-    call.down = dynamic_cast<const CudaLinear&>(*own.down).weight();
+    call.gate_up = dynamic_cast<const CudaLinear&>(*own.gate_up).matrix();
+    call.down = dynamic_cast<const CudaLinear&>(*own.down).matrix();
   }
   cuda::experts(context(OpKind::kLinear), call, own.shape(), deterministic_);
 }
