@@ -282,74 +282,66 @@ __global__ __launch_bounds__(kMaxThreads,
 #endif
 }
 
-// What the kernel multiplies.
-struct Product : LinearArgs {
-  using LinearArgs::LinearArgs;
-  const float* row_scales = nullptr;
-  const float* token_scales = nullptr;
-  int depth = 0;  // columns of a slice
-  int slices = 0;
-};
-
 template <typename T, typename Out, int kTokens, bool kGated>
-void launch_plan(const LaunchContext& context, const Product& args, const ProductMaps& maps,
-                 const BatchedPlan& plan) {
+void launch_tile(const LaunchContext& context, const Params& params, const ProductMaps& maps, int split) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(BatchedPlan::kMaxSharedBytes);
-  const Params params{ProductOut(args, kGated ? args.n / 2 : args.n),
-                      args.row_scales,
-                      args.token_scales,
-                      args.slices,
-                      args.depth,
-                      plan.groups,
-                      plan.stages};
-  const int rows = plan.groups * kGroupRows;
-  const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes,
-                              exchange_bytes(kTokens / 8, plan.split, plan.groups * kWarpgroup));
+  const int rows = params.groups * kGroupRows, threads = params.groups * kWarpgroup;
+  const int shared =
+      std::max(params.stages * (rows + kTokens) * kRowBytes, exchange_bytes(kTokens / 8, split, threads));
   const auto ceil_div = [](int a, int b) { return static_cast<unsigned>((a + b - 1) / b); };
-  const dim3 grid(static_cast<unsigned>(plan.split), ceil_div(args.tokens, kTokens), ceil_div(args.n, rows));
-  launch_clusters(context, "batched_matmul", kernel, grid, grid.x,
-                  dim3(static_cast<unsigned>(plan.groups * kWarpgroup + 32)),
+  const dim3 grid(static_cast<unsigned>(split), ceil_div(params.tokens, kTokens),
+                  ceil_div(kGated ? 2 * params.n : params.n, rows));
+  launch_clusters(context, "batched_matmul", kernel, grid, grid.x, dim3(static_cast<unsigned>(threads + 32)),
                   static_cast<std::size_t>(shared), maps, params);
 }
 
 template <typename T, typename Out, bool kGated>
-void launch_tokens(const LaunchContext& context, const Product& args, const ProductMaps& maps,
+void launch_tokens(const LaunchContext& context, const Params& params, const ProductMaps& maps,
                    const BatchedPlan& plan) {
   switch (plan.tile_tokens) {
     case 32:
-      return launch_plan<T, Out, 32, kGated>(context, args, maps, plan);
+      return launch_tile<T, Out, 32, kGated>(context, params, maps, plan.split);
     case 48:
-      return launch_plan<T, Out, 48, kGated>(context, args, maps, plan);
+      return launch_tile<T, Out, 48, kGated>(context, params, maps, plan.split);
     case BatchedPlan::kWideTileTokens:
       if constexpr (sizeof(T) > 1)
-        return launch_plan<T, Out, BatchedPlan::kWideTileTokens, kGated>(context, args, maps, plan);
+        return launch_tile<T, Out, BatchedPlan::kWideTileTokens, kGated>(context, params, maps, plan.split);
       [[fallthrough]];
     default:
-      return launch_plan<T, Out, 64, kGated>(context, args, maps, plan);
+      return launch_tile<T, Out, 64, kGated>(context, params, maps, plan.split);
   }
 }
 
-// Of a weight and x of one type.
-Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, const Tensor& bias, Gate gate) {
-  Product product(out, x, weight, bias);
-  if (gate) product.activation = terms_of(*gate);
-  product.depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
-  product.slices = (product.k + product.depth - 1) / product.depth;
-  return product;
-}
+// Of codes: what sums of them are times.
+struct Scales {
+  const float* of_rows = nullptr;
+  const float* of_tokens = nullptr;
+};
 
+// Of a weight and x of one type.
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              const Product& product, bool gated, SumOrder order) {
+              const Tensor& bias, const Scales& scales, SumOrder order, Gate gate) {
   if (out.numel() == 0) return;
-  const BatchedPlan plan = plan_batched_matmul(product.tokens, product.n, product.slices, order);
-  const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gated ? weight.dim(0) / 2 : 0),
+  LinearArgs args(out, x, weight, bias);
+  if (gate) args.activation = terms_of(*gate);
+  const int depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
+  const int slices = (args.k + depth - 1) / depth;
+  const BatchedPlan plan = plan_batched_matmul(args.tokens, args.n, slices, order);
+  const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gate ? weight.dim(0) / 2 : 0),
                          map_rows(x, plan.tile_tokens)};
+  const Params params{ProductOut(args, gate ? args.n / 2 : args.n),
+                      scales.of_rows,
+                      scales.of_tokens,
+                      slices,
+                      depth,
+                      plan.groups,
+                      plan.stages};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {
-      if (gated) return launch_tokens<T, Out, true>(context, product, maps, plan);
+      if (gate) return launch_tokens<T, Out, true>(context, params, maps, plan);
     }
-    launch_tokens<T, Out, false>(context, product, maps, plan);
+    launch_tokens<T, Out, false>(context, params, maps, plan);
   };
   if (x.dtype() != DType::kU8) return dispatch_linear(x.dtype(), out.dtype(), launch_types);
   dispatch_linear(out.dtype(), out.dtype(), [&]<typename T, typename Out>() {
@@ -367,7 +359,7 @@ bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
 
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
                     const Tensor& bias, SumOrder order, Gate gate) {
-  multiply(context, out, x, weight, product_of(out, x, weight, bias, gate), gate.has_value(), order);
+  multiply(context, out, x, weight, bias, {}, order, gate);
 }
 
 bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
@@ -377,11 +369,8 @@ bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
 
 void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                          const W8a8Matrix& matrix, const Tensor& bias, Gate gate) {
-  const Tensor weight = matrix.code_tensor(DType::kU8);
-  Product product = product_of(out, x.codes, weight, bias, gate);
-  product.row_scales = matrix.scales;
-  product.token_scales = x.scales.data_as<const float>();
-  multiply(context, out, x.codes, weight, product, gate.has_value(), SumOrder::kFree);
+  multiply(context, out, x.codes, matrix.code_tensor(DType::kU8), bias,
+           {matrix.scales, x.scales.data_as<const float>()}, SumOrder::kFree, gate);
 }
 
 }  // namespace quire::cuda
