@@ -63,8 +63,6 @@ class WeightLoader {
     cudaEvent_t copied = nullptr;
   };
 
-  void read(const WeightTensor& rows, std::int64_t row, const Tensor& dst);
-
   cudaStream_t stream_;
   std::array<Staging, 2> staging_;
   std::size_t next_ = 0;  // of staging_

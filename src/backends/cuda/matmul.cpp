@@ -214,11 +214,11 @@ void quantized_linear(const LaunchContext& context, LibraryMatmul* library, cons
                       const Tensor& workspace) {
   // From there on the library makes up for the detour.
   const std::int64_t max_batched_tokens = weight.layout.block_log2 == 3 ? 256 : 128;
-  if (library == nullptr || x.dtype() == DType::kF32 || !quantized_products_support(x)) {
+  if (library == nullptr || !quantized_products_support(x)) {
     quantized_fixed_order_matmul(context, out, x, weight, bias);
   } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {
     quantized_matvec(context, out, x, weight, bias);
-  } else if (x.dim(0) <= max_batched_tokens && has_quantized_batched_matmul()) {
+  } else if (x.dim(0) <= max_batched_tokens && is_hopper()) {
     quantized_batched_matmul(context, out, x, weight, bias);
   } else {
     multiply_dequantized(context, *library, out, x, weight, bias, workspace);

@@ -48,11 +48,6 @@ __device__ inline void publish_barriers() {
 }
 __device__ inline void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier of `threads` threads by its number; 0 is __syncthreads().
-__device__ inline void sync_threads(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // --- Copies of a box of a tensor to shared memory, counted in bytes by `barrier`. ---
 
 __device__ inline void copy_box(void* to, const CUtensorMap& map, int x, int y, int z,

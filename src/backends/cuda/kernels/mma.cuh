@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// The warp's matrix instructions (sm_80 and newer) and the asynchronous copies that feed them.
+// The warp's matrix instructions (sm_80 and newer), the asynchronous copies that feed them, and barriers of
+// some of a block's warps.
 namespace quire::cuda {
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
@@ -79,6 +80,11 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" :
 template <int kPending>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
+}
+
+// A barrier of `threads` threads by its number; 0 is __syncthreads().
+__device__ inline void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 }  // namespace quire::cuda

@@ -98,7 +98,6 @@ void quantized_matvec(const LaunchContext& context, const Tensor& out, const Ten
                       const QuantizedMatrix& matrix, const Tensor& bias, Gate gate = {});
 // For any number of tokens, made for some dozens to hundreds, on Hopper alone. The order of an element's sum
 // depends on the number of tokens.
-bool has_quantized_batched_matmul();
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                               const QuantizedMatrix& matrix, const Tensor& bias);
 // For any number of tokens and any dtype, in float32; every element is summed over cols in one order,

@@ -389,8 +389,6 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
 
 }  // namespace
 
-bool has_quantized_batched_matmul() { return is_hopper(); }
-
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                               const QuantizedMatrix& matrix, const Tensor& bias) {
   const BatchedArgs args(out, x, matrix, bias);
