@@ -187,17 +187,10 @@ void add_bias(const LaunchContext& context, const Tensor& out, const Tensor& bia
   if (n == 0 || out.dim(0) == 0) return;
   const dim3 grid((n + kBiasThreads - 1) / kBiasThreads, static_cast<unsigned>(out.dim(0)));
   const auto* values = bias.data_as<const float>();
-  const auto run = [&]<typename Out>() {
+  dispatch_out(out.dtype(), [&]<typename Out>() {
     launch(context, "add_bias", add_bias_kernel<Out>, grid, kBiasThreads, 0, out.data_as<Out>(),
            out.stride(0), values, n);
-  };
-  if (out.dtype() == DType::kBF16) {
-    run.template operator()<__nv_bfloat16>();
-  } else if (out.dtype() == DType::kF16) {
-    run.template operator()<__half>();
-  } else {
-    run.template operator()<float>();
-  }
+  });
 }
 
 }  // namespace quire::cuda

@@ -306,9 +306,9 @@ void dispatch_codes(const QuantizedLayout& layout, F&& f) {
 // Calls f.template operator()<kBlockSteps>() with 8 where a tile's rows have one scale, with 1 or 2 steps
 // where they have more.
 template <typename F>
-void dispatch_block_steps(const QuantizedLayout& layout, F&& f) {
+__host__ __device__ void dispatch_block_steps(const QuantizedLayout& layout, F&& f) {
   if (layout.block_log2 == 3) return f.template operator()<QuantizedLayout::kSteps>();
-  layout.block_log2 == 0 ? f.template operator()<1>() : f.template operator()<2>();
+  layout.block_log2 != 0 ? f.template operator()<2>() : f.template operator()<1>();
 }
 
 }  // namespace quire::cuda

@@ -139,29 +139,19 @@ void dispatch_w8a8(const W8a8Matrix& matrix, F&& f) {
   matrix.is_float() ? f.template operator()<E4m3Codes>() : f.template operator()<Int8Codes>();
 }
 
-template <typename F>
-void dispatch_out(DType dtype, F&& f) {
-  dtype == DType::kF32   ? f.template operator()<float>()
-  : dtype == DType::kF16 ? f.template operator()<__half>()
-                         : f.template operator()<__nv_bfloat16>();
-}
-
 }  // namespace
 
 void round_input(const LaunchContext& context, const RoundedInput& out, const Tensor& x,
                  const W8a8Matrix& matrix) {
   const RoundArgs args{x.data(), x.stride(0), out.codes.data_as<std::uint8_t>(), out.scales.data_as<float>(),
                        matrix};
-  const auto run = [&]<typename T>() {
+  dispatch_float(x.dtype(), [&]<typename T>() {
     dispatch_w8a8(matrix, [&]<typename Codes>() {
       launch(context, "round_input",
              splits_into(x, kPiece) ? round_kernel<Codes, T, true> : round_kernel<Codes, T, false>,
              static_cast<unsigned>(x.dim(0)), kRoundThreads, 0, args);
     });
-  };
-  x.dtype() == DType::kF32   ? run.template operator()<float>()
-  : x.dtype() == DType::kF16 ? run.template operator()<Float16>()
-                             : run.template operator()<BFloat16>();
+  });
 }
 
 void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
