@@ -6,6 +6,7 @@
 
 #include "backends/cuda/ceiling.h"
 #include "backends/cuda/matmul.h"
+#include "base/error.h"
 #include "bench/cuda/timing.h"
 
 namespace quire::cuda::bench {
@@ -62,7 +63,7 @@ class Bench {
       });
       const double theirs =
           time(shape, tokens, [&](const Tensor& out, const Tensor& x, const Tensor& weight) {
-            library_.multiply(context_, out, x, weight, {});
+            QUIRE_CHECK(library_.multiply(context_, out, x, weight, {}));
           });
       const double fixed = time(shape, tokens, [&](const Tensor& out, const Tensor& x, const Tensor& weight) {
         linear(context_, nullptr, out, x, weight, {});

@@ -172,7 +172,7 @@ bool own_linear(const LaunchContext& context, const Tensor& out, const Tensor& x
 }  // namespace
 
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-            const Tensor& weight, const Tensor& bias) {
+            const Tensor& weight, const Tensor& bias, const Tensor& /*workspace*/) {
   const SumOrder order = library == nullptr ? SumOrder::kFixed : SumOrder::kFree;
   if (own_linear(context, out, x, weight, bias, order, {})) return;
   const bool by_library = library != nullptr && weight.dtype() != DType::kF32;
@@ -181,7 +181,8 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
 }
 
 bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight, Activation activation, SumOrder order) {
+                        const Tensor& weight, Activation activation, SumOrder order,
+                        const Tensor& /*workspace*/) {
   return own_linear(context, out, x, weight, {}, order, activation);
 }
 
@@ -209,9 +210,8 @@ void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, 
 
 }  // namespace
 
-void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
-                      const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
-                      const Tensor& workspace) {
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const QuantizedMatrix& weight, const Tensor& bias, const Tensor& workspace) {
   // From there on the library makes up for the detour.
   const std::int64_t max_batched_tokens = weight.layout.block_log2 == 3 ? 256 : 128;
   if (library == nullptr || !quantized_products_support(x)) {
@@ -225,9 +225,10 @@ void quantized_linear(const LaunchContext& context, LibraryMatmul* library, cons
   }
 }
 
-bool fused_quantized_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                                  const QuantizedMatrix& weight, Activation activation) {
-  if (!quantized_products_support(x) || x.dim(0) > kMaxQuantizedMatvecTokens ||
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const QuantizedMatrix& weight, Activation activation, SumOrder order,
+                        const Tensor& /*workspace*/) {
+  if (order == SumOrder::kFixed || !quantized_products_support(x) || x.dim(0) > kMaxQuantizedMatvecTokens ||
       weight.layout.rows % (2 * QuantizedLayout::kTileRows) != 0) {
     return false;
   }

@@ -139,8 +139,8 @@ bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, c
 
 }  // namespace
 
-void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-                 const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace) {
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace) {
   const bool is_fast = library != nullptr && x.dtype() != DType::kF32;
   const ChunkLayout layout(matrix, is_fast && !matrix.is_float());
   const std::int64_t step = layout.num_tokens(workspace);
@@ -165,8 +165,10 @@ void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Ten
   }
 }
 
-bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                             const W8a8Matrix& matrix, Activation activation, const Tensor& workspace) {
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const W8a8Matrix& matrix, Activation activation, SumOrder order,
+                        const Tensor& workspace) {
+  if (order == SumOrder::kFixed) return false;
   const bool by_matvec = w8a8_matvec_supports(context, x, matrix);
   const bool by_batches =
       x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);

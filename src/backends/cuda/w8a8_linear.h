@@ -18,12 +18,11 @@ std::size_t w8a8_bytes(const W8a8Matrix& matrix);
 WeightTensorPtr w8a8_codes(const QuantizedRows& rows, const W8a8Matrix& matrix);
 std::vector<float> w8a8_scales(const QuantizedRows& rows, const W8a8Matrix& matrix);
 
-// Backend::linear on such a matrix. Without a library every element is summed in one order. workspace: u8, on
-// the device, for codes of x, as many tokens at a time as fit.
-void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-                 const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace);
-// As fused_gated_linear.
-bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                             const W8a8Matrix& matrix, Activation activation, const Tensor& workspace);
+// As those of matmul.h. workspace: u8, on the device, for codes of x, as many tokens at a time as fit.
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace);
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const W8a8Matrix& matrix, Activation activation, SumOrder order,
+                        const Tensor& workspace);
 
 }  // namespace quire::cuda

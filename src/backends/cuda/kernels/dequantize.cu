@@ -140,8 +140,8 @@ void dequantize_rows(const LaunchContext& context, const Tensor& out, const Quan
   out.dtype() == DType::kBF16 ? run.template operator()<BFloat16>() : run.template operator()<Float16>();
 }
 
-void quantized_embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
-                         const Tensor& ids, std::int64_t first_row, float scale) {
+void embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
+               const Tensor& ids, std::int64_t first_row, float scale) {
   if (out.numel() == 0) return;
   const dim3 grid(static_cast<unsigned>(ids.dim(0)), ceil_div(matrix.layout.cols, kRowThreads * 4));
   launch(context, "quantized_embedding", quantized_embedding_kernel, grid, kRowThreads, 0, matrix,

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// The warp's matrix instructions (sm_80 and newer), the asynchronous copies that feed them, and barriers of
-// some of a block's warps.
+// The warp's matrix instructions (sm_80 and newer) and the asynchronous copies that feed them.
 namespace quire::cuda {
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {

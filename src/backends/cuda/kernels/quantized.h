@@ -110,7 +110,7 @@ void quantized_fixed_order_matmul(const LaunchContext& context, const Tensor& ou
 void dequantize_rows(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
                      std::int64_t row);
 // Backend::embedding of a quantised matrix.
-void quantized_embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
-                         const Tensor& ids, std::int64_t first_row, float scale);
+void embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
+               const Tensor& ids, std::int64_t first_row, float scale);
 
 }  // namespace quire::cuda

@@ -61,7 +61,7 @@ void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& s
                 const W8a8Matrix& matrix, const Tensor& bias);
 
 // Backend::embedding of such a matrix.
-void w8a8_embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix,
-                    const Tensor& ids, std::int64_t first_row, float scale);
+void embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix, const Tensor& ids,
+               std::int64_t first_row, float scale);
 
 }  // namespace quire::cuda

@@ -175,8 +175,8 @@ void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& s
   });
 }
 
-void w8a8_embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix,
-                    const Tensor& ids, std::int64_t first_row, float scale) {
+void embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix, const Tensor& ids,
+               std::int64_t first_row, float scale) {
   if (out.numel() == 0) return;
   const dim3 grid(static_cast<unsigned>(ids.dim(0)), ceil_div(matrix.cols, kRowThreads));
   dispatch_w8a8(matrix, [&]<typename Codes>() {
