@@ -151,7 +151,6 @@ template <typename T, typename Out, int kTokens, bool kGated>
 struct Consumer {
   static constexpr int kBlocks = kTokens / 8;
   static constexpr bool kCodes = std::is_same_v<T, __nv_fp8_e4m3>;
-  static constexpr int kStepBytes = 32;  // of a row, in one product
 
   const Params& p;
   const Tile<kTokens>& tile;
@@ -172,7 +171,7 @@ struct Consumer {
       const std::uint64_t b = hopper::advance(x, at.place * stage_bytes);
       if constexpr (kCodes) {
         float slice[kBlocks][4];
-        add_products(slice, a, b, false);
+        hopper::multiply_rows<T>(slice, a, b, false);
         hopper::wait_for_products<0>();
         hopper::pin(slice);
         if (threadIdx.x % 32 == 0) hopper::arrive(&barriers.free[at.place]);
@@ -182,23 +181,13 @@ struct Consumer {
           for (int j = 0; j < 4; ++j) sums[block][j] += slice[block][j];
         continue;
       }
-      add_products(sums, a, b, true);
+      hopper::multiply_rows<T>(sums, a, b, true);
       hopper::wait_for_products<1>();
       if (i > tile.begin && threadIdx.x % 32 == 0) hopper::arrive(&barriers.free[before]);
       before = at.place;
     }
     hopper::wait_for_products<0>();
     hopper::pin(sums);
-  }
-
-  // A slice's; `add`: to what to holds.
-  __device__ static void add_products(float (&to)[kBlocks][4], std::uint64_t a, std::uint64_t b, bool add) {
-    hopper::pin(to);
-    hopper::begin_products();
-#pragma unroll
-    for (int step = 0; step < kRowBytes; step += kStepBytes)
-      hopper::multiply_shared<T>(to, hopper::advance(a, step), hopper::advance(b, step), add || step > 0);
-    hopper::commit_products();
   }
 
   // As receive_sums, but from the first part of k to the last.

@@ -172,13 +172,7 @@ struct Consumer {
       hopper::wait(&shared.full[at.place], at.parity);
       const std::uint64_t a = hopper::advance(weight, at.place * kStageBytes);
       const std::uint64_t b = hopper::advance(x, at.place * kStageBytes);
-      hopper::pin(sums);
-      hopper::begin_products();
-#pragma unroll
-      for (int step = 0; step < kDepth / 16; ++step) {
-        hopper::multiply_shared<T>(sums, hopper::advance(a, step * 32), hopper::advance(b, step * 32), true);
-      }
-      hopper::commit_products();
+      hopper::multiply_rows<T>(sums, a, b, true);
       hopper::wait_for_products<1>();
       if (before >= 0) release(before);
       before = at.place;

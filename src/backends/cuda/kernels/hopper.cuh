@@ -232,6 +232,18 @@ __device__ inline void multiply_shared(float (&sums)[kBlocks][4], std::uint64_t 
   }
 }
 
+// Starts what multiplies whole rows of both, 128 bytes.
+template <typename T, int kBlocks>
+__device__ inline void multiply_rows(float (&sums)[kBlocks][4], std::uint64_t a, std::uint64_t b, bool add) {
+  constexpr int kRowBytes = 128, kStepBytes = 32;
+  pin(sums);
+  begin_products();
+#pragma unroll
+  for (int step = 0; step < kRowBytes; step += kStepBytes)
+    multiply_shared<T>(sums, advance(a, step), advance(b, step), add || step > 0);
+  commit_products();
+}
+
 // kColumns of the sums, from block kFirst on.
 template <typename T, int kColumns, int kFirst, int kBlocks>
 __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::uint32_t (&a)[4],
