@@ -181,20 +181,24 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 
 // sums (=, or += where add) a · bᵀ by blocks of 8 columns, the layout of mma.cuh: a [64, 16] by_rows, b [N, 16] by_rows.
 // Of codes of 8 bits [64, 32] and [N, 32].
-#define QUIRE_PRODUCT(N, TYPES, ORDERS, A, B, P)                                                        \
+#define QUIRE_PRODUCT(N, TYPES, ORDERS, A, B, P, ...)                                                   \
   asm volatile(                                                                                         \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %" P ", 0;\n"                                               \
       "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" QUIRE_REGISTERS_##N "}, "                       \
-      "%" A ", %" B ", add, 1, 1" ORDERS ";\n}\n"                                                       \
-      : QUIRE_BLOCKS_##N(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+      A ", %" B ", add, 1, 1" ORDERS ";\n}\n"                                                           \
+      : QUIRE_BLOCKS_##N(0) : __VA_ARGS__, "l"(b), "r"(static_cast<int>(add)))
 #define QUIRE_PRODUCT_OF_SHARED(N, A, B, P)                                                             \
   if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {                                                     \
-    QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", A, B, P);                                                 \
+    QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", "%" A, B, P, "l"(a));                                     \
   } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                              \
-    QUIRE_PRODUCT(N, "k16.f32.bf16.bf16", ", 0, 0", A, B, P);                                           \
+    QUIRE_PRODUCT(N, "k16.f32.bf16.bf16", ", 0, 0", "%" A, B, P, "l"(a));                               \
   } else {                                                                                              \
-    QUIRE_PRODUCT(N, "k16.f32.f16.f16", ", 0, 0", A, B, P);                                             \
+    QUIRE_PRODUCT(N, "k16.f32.f16.f16", ", 0, 0", "%" A, B, P, "l"(a));                                 \
   }
+// With a [64, 16] in registers.
+#define QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS(TYPES)                                                      \
+  QUIRE_PRODUCT(64, TYPES, ", 0", "{%32, %33, %34, %35}", "36", "37",                                   \
+                "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))
 // The sums of columns from 8 * kFirst on += a · b: a [64, 16] in registers, b [16, N] by_columns.
 #define QUIRE_PRODUCT_OF_REGISTERS(N, A, B)                                                             \
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                                     \
@@ -207,14 +211,6 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
       "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_##N "}, "    \
       A ", %" B ", 1, 1, 1, 1;\n"                                                                       \
       : QUIRE_BLOCKS_##N(kFirst) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-// sums (=, or += where add) a · bᵀ: a [64, 16] in registers, b [64, 16] by_rows.
-#define QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS(TYPE)                                                       \
-  asm volatile(                                                                                         \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_64 "}, "         \
-      "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}\n"                                                   \
-      : QUIRE_BLOCKS_64(0)                                                                              \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
 // clang-format on
 
 template <typename T, int kBlocks>
@@ -262,9 +258,9 @@ template <typename T>
 __device__ inline void multiply_registers_and_rows(float (&sums)[8][4], const std::uint32_t (&a)[4],
                                                    std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("bf16");
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("k16.f32.bf16.bf16");
   } else {
-    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("f16");
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("k16.f32.f16.f16");
   }
 }
 
