@@ -39,7 +39,6 @@ namespace {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = BatchedPlan::kGroupRows;
 constexpr int kRowBytes = BatchedPlan::kRowBytes;
-constexpr int kMaxStages = BatchedPlan::kMaxStages;
 constexpr int kMaxThreads = BatchedPlan::kMaxGroups * kWarpgroup + 32;
 
 struct Params : ProductOut {
@@ -54,8 +53,8 @@ struct Params : ProductOut {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 struct Barriers {
-  std::uint64_t full[kMaxStages];
-  std::uint64_t free[kMaxStages];
+  std::uint64_t full[BatchedPlan::kMaxStages];
+  std::uint64_t free[BatchedPlan::kMaxStages];
 };
 
 // A block's place in the product.
