@@ -6,6 +6,7 @@
 
 #include "backends/cuda/ceiling.h"
 #include "backends/cuda/matmul.h"
+#include "base/error.h"
 #include "bench/cuda/timing.h"
 
 namespace quire::cuda::bench {
@@ -62,7 +63,7 @@ class Bench {
       });
       const double theirs =
           time(shape, tokens, [&](const Tensor& out, const Tensor& x, const Tensor& weight) {
-            library_.multiply(context_, out, x, weight, {});
+            QUIRE_CHECK(library_.multiply(context_, out, x, weight, {}));
           });
       const double fixed = time(shape, tokens, [&](const Tensor& out, const Tensor& x, const Tensor& weight) {
         linear(context_, nullptr, out, x, weight, {});
@@ -98,7 +99,7 @@ class Bench {
     const auto layer = [&] {
       linear(context_, &library_, qkv, hidden, pool_.next(4096, 1024), {});
       linear(context_, &library_, hidden, qkv.columns(0, 2048), pool_.next(1024, 2048), {});
-      gated_matvec(context_, gated, hidden, pool_.next(6144, 1024), Activation::kSilu);
+      matvec(context_, gated, hidden, pool_.next(6144, 1024), {}, Activation::kSilu);
       linear(context_, &library_, hidden, gated, pool_.next(1024, 3072), {});
     };
     const double us = graph_time_us(context_, 28, [&](int) { layer(); });

@@ -81,16 +81,15 @@ class Bench {
       matrix.layout.cols = static_cast<int>(shape.in_features);
       if (matrix.row_scales != nullptr) matrix.row_scales = row_scales_.data_as<const float>();
       matrix.values = reinterpret_cast<const QuantizedValues*>(values_);
-      print(
-          shape, named.name, matrix.layout.row_tiles() * matrix.layout.row_bytes(),
-          [&](const std::byte* at, const Tensor& out, const Tensor& x) {
-            matrix.tiles = reinterpret_cast<const std::uint8_t*>(at);
-            if (shape.gated && fused_quantized_gated_linear(context_, out.columns(0, shape.out_features / 2),
-                                                            x, matrix, Activation::kSilu)) {
-              return;
-            }
-            quantized_linear(context_, &library_, out, x, matrix, {}, workspace_);
-          });
+      print(shape, named.name, matrix.layout.row_tiles() * matrix.layout.row_bytes(),
+            [&](const std::byte* at, const Tensor& out, const Tensor& x) {
+              matrix.tiles = reinterpret_cast<const std::uint8_t*>(at);
+              if (shape.gated && fused_gated_linear(context_, out.columns(0, shape.out_features / 2), x,
+                                                    matrix, Activation::kSilu, SumOrder::kFree)) {
+                return;
+              }
+              linear(context_, &library_, out, x, matrix, {}, workspace_);
+            });
     }
   }
   // With activations of 8 bits too; then TFLOP/s with many tokens, their rounding included.
@@ -108,11 +107,11 @@ class Bench {
       matrix.scales = row_scales_.data_as<const float>();
       const auto multiply = [&](const std::byte* at, const Tensor& out, const Tensor& x) {
         matrix.codes = reinterpret_cast<const std::uint8_t*>(at);
-        if (shape.gated && fused_w8a8_gated_linear(context_, out.columns(0, shape.out_features / 2), x,
-                                                   matrix, Activation::kSilu, workspace_)) {
+        if (shape.gated && fused_gated_linear(context_, out.columns(0, shape.out_features / 2), x, matrix,
+                                              Activation::kSilu, SumOrder::kFree, workspace_)) {
           return;
         }
-        w8a8_linear(context_, &library_, out, x, matrix, {}, workspace_);
+        linear(context_, &library_, out, x, matrix, {}, workspace_);
       };
       print(shape, named.name, shape.out_features * shape.in_features, multiply);
       const Tensor x = activations_.columns(0, shape.in_features);

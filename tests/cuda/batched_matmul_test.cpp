@@ -126,8 +126,8 @@ TEST_F(BatchedMatmulTest, GatedIsTheActivatedGateTimesUp) {
       const DeviceTensor device_out(out.tensor());
       for (const Activation activation : {Activation::kSilu, Activation::kGelu}) {
         device_out.poison();
-        gated_batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), activation,
-                             activation == Activation::kSilu ? SumOrder::kFixed : SumOrder::kFree);
+        batched_matmul(context_, device_out.tensor(), operands.x(), operands.weight(), {},
+                       activation == Activation::kSilu ? SumOrder::kFixed : SumOrder::kFree, activation);
         device_out.download(out.tensor());
         expect_near(out, [&](std::int64_t t, std::int64_t o) {
           return quire::testing::activated(operands.product(t, o), activation) *
@@ -165,11 +165,8 @@ TEST_F(BatchedMatmulTest, InAFixedOrderATokenHasTheSameBitsInAnyBatch) {
       const DeviceTensor device_out(together.tensor());
       const auto multiply = [&](std::int64_t first, std::int64_t count) {
         const Tensor out = device_out.tensor().rows(first, count), x = operands.x().rows(first, count);
-        if (gated) {
-          gated_batched_matmul(context_, out, x, operands.weight(), Activation::kSilu, SumOrder::kFixed);
-        } else {
-          batched_matmul(context_, out, x, operands.weight(), {}, SumOrder::kFixed);
-        }
+        batched_matmul(context_, out, x, operands.weight(), {}, SumOrder::kFixed,
+                       gated ? Gate(Activation::kSilu) : Gate());
       };
       multiply(0, kTokens);
       device_out.download(together.tensor());

@@ -201,7 +201,7 @@ TEST_F(LinearTest, GatedMatvecIsTheActivatedGateTimesUp) {
       Matrix out(dtype, shape.tokens, shape.out_features, random_);
       const DeviceTensor device_out(out.tensor());
       device_out.poison();
-      gated_matvec(context_, device_out.tensor(), gate_up.x(), gate_up.weight(), activation);
+      matvec(context_, device_out.tensor(), gate_up.x(), gate_up.weight(), {}, activation);
       device_out.download(out.tensor());
       for (std::int64_t t = 0; t < shape.tokens; ++t) {
         for (std::int64_t o = 0; o < shape.out_features; ++o) {

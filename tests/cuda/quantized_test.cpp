@@ -137,8 +137,8 @@ class QuantizedTest : public testing::DeviceTest {
   }
   Multiply linear_of(const DeviceMatrix& matrix, bool deterministic) {
     return [&, deterministic](const Tensor& out, const Tensor& x, const Tensor& bias) {
-      quantized_linear(context_, deterministic ? nullptr : &*library_, out, x, matrix.get(), bias,
-                       workspace_->tensor());
+      linear(context_, deterministic ? nullptr : &*library_, out, x, matrix.get(), bias,
+             workspace_->tensor());
     };
   }
 
@@ -187,7 +187,7 @@ TEST_F(QuantizedTest, LinearIsRightOnLongRowsAndManyRows) {
       for (const std::int64_t tokens : {8, 16, 40}) {
         expect_right(name, matrix, input, tokens, DType::kF32, 2e-5,
                      [&](const Tensor& out, const Tensor& x, const Tensor& bias) {
-                       quantized_linear(small, &*library_, out, x, matrix.get(), bias, workspace_->tensor());
+                       linear(small, &*library_, out, x, matrix.get(), bias, workspace_->tensor());
                      });
       }
     }
@@ -202,8 +202,8 @@ TEST_F(QuantizedTest, GatedIsTheActivatedGateTimesUp) {
       Matrix out(DType::kBF16, tokens, 3088, random_);
       const DeviceTensor device_out(out.tensor());
       device_out.poison();
-      ASSERT_TRUE(fused_quantized_gated_linear(context_, device_out.tensor(), input.x(), matrix.get(),
-                                               Activation::kSilu));
+      ASSERT_TRUE(fused_gated_linear(context_, device_out.tensor(), input.x(), matrix.get(),
+                                     Activation::kSilu, SumOrder::kFree));
       device_out.download(out.tensor());
       const double deviation = input.deviation() * input.deviation() + input.deviation();
       for (std::int64_t t = 0; t < tokens; ++t) {
@@ -263,7 +263,7 @@ TEST_F(QuantizedTest, EmbeddingReadsRows) {
     Matrix out(DType::kF32, 6, 264, random_);
     const DeviceTensor device_out(out.tensor());
     device_out.poison();
-    quantized_embedding(context_, device_out.tensor(), matrix.get(), device_ids.tensor(), 100, 2.0F);
+    embedding(context_, device_out.tensor(), matrix.get(), device_ids.tensor(), 100, 2.0F);
     device_out.download(out.tensor());
     for (std::size_t t = 0; t < ids.size(); ++t) {
       const std::int64_t row = ids[t] - 100;

@@ -99,8 +99,8 @@ class W8a8Test : public testing::DeviceTest {
 
   void linear(const Tensor& out, const Tensor& x, const W8a8Weights& weights, const Tensor& bias,
               bool is_deterministic) {
-    w8a8_linear(context_, is_deterministic ? nullptr : &*library_, out, x, weights.matrix, bias,
-                workspace_->tensor());
+    cuda::linear(context_, is_deterministic ? nullptr : &*library_, out, x, weights.matrix, bias,
+                 workspace_->tensor());
   }
   // The first `tokens` rows of x, on the device too, times the matrix.
   void expect_right(const char* name, const W8a8Weights& weights, const Tensor& x, const Tensor& device_x,
@@ -241,7 +241,7 @@ TEST_F(W8a8Test, LibraryTakesWholeRowsAndBlocksOfAHopper) {
     const Tensor weight(const_cast<std::uint8_t*>(weights.matrix.codes), DType::kU8, {256, 512},
                         DeviceKind::kCuda);
     EXPECT_TRUE(
-        library_->supports(device_out.tensor(), codes.tensor(), weight,
+        library_->multiply(context_, device_out.tensor(), codes.tensor(), weight, {},
                            {weights.matrix.scales, device_scales.tensor().data_as<float>(), in_blocks}))
         << in_blocks;
   }
@@ -258,8 +258,8 @@ TEST_F(W8a8Test, GatedIsTheActivatedGateTimesUp) {
       const bool is_fused = tokens <= 8
                                 ? format.block_cols >= 64
                                 : weights.matrix.is_float() && format.block_cols == kWhole && is_hopper();
-      ASSERT_EQ(fused_w8a8_gated_linear(context_, device_out.tensor(), device_x.tensor(), weights.matrix,
-                                        Activation::kSilu, workspace_->tensor()),
+      ASSERT_EQ(fused_gated_linear(context_, device_out.tensor(), device_x.tensor(), weights.matrix,
+                                   Activation::kSilu, SumOrder::kFree, workspace_->tensor()),
                 is_fused);
       if (!is_fused) continue;
       linear(device_both.tensor(), device_x.tensor(), weights, {}, true);
@@ -325,7 +325,7 @@ TEST_F(W8a8Test, EmbeddingReadsRows) {
     Matrix out(DType::kF32, 6, 264, random_);
     const DeviceTensor device_out(out.tensor());
     device_out.poison();
-    w8a8_embedding(context_, device_out.tensor(), weights.matrix, device_ids.tensor(), 100, 2.0F);
+    embedding(context_, device_out.tensor(), weights.matrix, device_ids.tensor(), 100, 2.0F);
     device_out.download(out.tensor());
     for (std::size_t t = 0; t < ids.size(); ++t) {
       const std::int64_t row = ids[t] - 100;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "backends/cuda/kernels/probe.h"
+#include "base/error.h"
 
 namespace quire::cuda {
 namespace {
@@ -70,8 +71,8 @@ DeviceCeiling measure_ceiling(const LaunchContext& context, LibraryMatmul& libra
       return Tensor(static_cast<std::byte*>(memory.data()) + index * kMatrixBytes, DType::kBF16,
                     {kSide, kSide}, DeviceKind::kCuda);
     };
-    const double seconds =
-        fastest(context, [&] { library.multiply(context, matrix(0), matrix(1), matrix(2), Tensor()); });
+    const double seconds = fastest(
+        context, [&] { QUIRE_CHECK(library.multiply(context, matrix(0), matrix(1), matrix(2), {})); });
     ceiling.matrix_gflop_per_s = 2e-9 * static_cast<double>(kSide) * kSide * kSide / seconds;
   }
   return ceiling;

@@ -41,6 +41,14 @@ Tensor slice(const Tensor& bytes, std::size_t offset, std::size_t count) {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// f of what kernels see of the weight, in its form.
+template <typename F>
+auto visit(const LinearWeights& weights, const F& f) {
+  if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) return f(quantized->matrix());
+  if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) return f(w8a8->matrix());
+  return f(dynamic_cast<const CudaLinear&>(weights).matrix());
+}
+
 // The experts' matrices, one below the other. Error that names a tensor where they cannot be one matrix.
 struct ExpertMatrices {
   std::vector<WeightGroup> gate_up, down;
@@ -196,7 +204,7 @@ CudaLinear CudaBackend::load(std::span<const WeightGroup> parts, DType dtype) {
   Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
   const Tensor weight(buffer.data(), dtype, {rows->rows(), rows->cols()}, DeviceKind::kCuda);
   loader().load(*rows, weight);
-  return {std::move(buffer), weight};
+  return {std::move(buffer), weight, rows->rows(), rows->cols()};
 }
 
 WeightLoader& CudaBackend::loader() {
@@ -222,7 +230,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const Weigh
   if (!row_scales.empty()) upload(matrix.row_scales, row_scales.data(), row_scales.size() * sizeof(float));
   upload(matrix.values, &values, sizeof(values));
   check(cudaStreamSynchronize(context_.stream), "a copy of scales");
-  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix);
+  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix, layout.rows, layout.cols);
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGroup> parts) {
@@ -234,7 +242,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGrou
   const std::vector<float> scales = w8a8_scales(rows, matrix);
   upload(matrix.scales, scales.data(), scales.size() * sizeof(float));
   check(cudaStreamSynchronize(context_.stream), "a copy of scales");
-  return std::make_unique<W8a8Linear>(std::move(buffer), matrix);
+  return std::make_unique<W8a8Linear>(std::move(buffer), matrix, matrix.rows, matrix.cols);
 }
 
 std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
@@ -257,27 +265,15 @@ void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
   if (x.dim(0) == 0) return;
   loader_.reset();
   LibraryMatmul* const library = deterministic_ ? nullptr : library_.get();
-  if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
-    quantized_linear(context(OpKind::kLinear), library, out, x, quantized->matrix(), bias,
-                     whole(quantized_workspace_));
-  } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
-    w8a8_linear(context(OpKind::kLinear), library, out, x, w8a8->matrix(), bias, whole(quantized_workspace_));
-  } else {
-    cuda::linear(context(OpKind::kLinear), library, out, x, dynamic_cast<const CudaLinear&>(weights).weight(),
-                 bias);
-  }
+  visit(weights, [&](const auto& matrix) {
+    cuda::linear(context(OpKind::kLinear), library, out, x, matrix, bias, whole(quantized_workspace_));
+  });
 }
 
 void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row, float scale) {
   loader_.reset();  // before any op waits for another rank: freeing pinned memory may wait for it
-  if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights)) {
-    quantized_embedding(context(), out, quantized->matrix(), ids, first_row, scale);
-  } else if (const auto* w8a8 = dynamic_cast<const W8a8Linear*>(&weights)) {
-    w8a8_embedding(context(), out, w8a8->matrix(), ids, first_row, scale);
-  } else {
-    cuda::embedding(context(), out, dynamic_cast<const CudaLinear&>(weights).weight(), ids, first_row, scale);
-  }
+  visit(weights, [&](const auto& matrix) { cuda::embedding(context(), out, matrix, ids, first_row, scale); });
 }
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
@@ -334,30 +330,22 @@ void CudaBackend::self_attention(const Tensor& out, const AttentionInput& input,
 
 void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                                const Tensor& gate_up, Activation activation) {
-  const auto* plain = dynamic_cast<const CudaLinear*>(&weights);
-  const auto fuse = [&] {
-    if (plain != nullptr) {
-      return fused_gated_linear(context(OpKind::kLinear), out, x, plain->weight(), activation,
-                                deterministic_ ? SumOrder::kFixed : SumOrder::kFree);
-    }
-    if (deterministic_) return false;
-    if (const auto* quantized = dynamic_cast<const QuantizedLinear*>(&weights))
-      return fused_quantized_gated_linear(context(OpKind::kLinear), out, x, quantized->matrix(), activation);
-    return fused_w8a8_gated_linear(context(OpKind::kLinear), out, x,
-                                   dynamic_cast<const W8a8Linear&>(weights).matrix(), activation,
-                                   whole(quantized_workspace_));
+  const auto fuse = [&](const auto& matrix) {
+    return fused_gated_linear(context(OpKind::kLinear), out, x, matrix, activation,
+                              deterministic_ ? SumOrder::kFixed : SumOrder::kFree,
+                              whole(quantized_workspace_));
   };
-  const bool fused = (activation == Activation::kSilu || activation == Activation::kGelu) && fuse();
-  if (!fused) Backend::gated_linear(out, x, weights, gate_up, activation);
+  const bool has_kernels = activation == Activation::kSilu || activation == Activation::kGelu;
+  if (!has_kernels || !visit(weights, fuse)) Backend::gated_linear(out, x, weights, gate_up, activation);
 }
 
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                                  const RouterOptions& options, const Tensor& logits) {
   const auto* plain = dynamic_cast<const CudaLinear*>(&router);
-  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->weight())) {
+  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->matrix())) {
     Backend::routing_linear(out, x, router, options, logits);
   } else {
-    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->weight(), options);
+    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->matrix(), options);
   }
 }
 
@@ -392,8 +380,8 @@ void CudaBackend::experts(const Tensor& out, const Tensor& x, const ExpertWeight
              whole(quantized_workspace_)};
     call.codes = &codes;
   } else {
-    call.gate_up = dynamic_cast<const CudaLinear&>(*own.gate_up).weight();
-    call.down = dynamic_cast<const CudaLinear&>(*own.down).weight();
+    call.gate_up = dynamic_cast<const CudaLinear&>(*own.gate_up).matrix();
+    call.down = dynamic_cast<const CudaLinear&>(*own.down).matrix();
   }
   cuda::experts(context(OpKind::kLinear), call, own.shape(), deterministic_);
 }

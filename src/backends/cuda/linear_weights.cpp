@@ -44,18 +44,14 @@ void WeightLoader::load(const WeightTensor& rows, const Tensor& weight) {
     next_ = (next_ + 1) % staging_.size();
     check(cudaEventSynchronize(staging.copied), "a copy of weights");
     const Tensor host(staging.data, weight.dtype(), {count, weight.dim(1)});
-    read(rows, row, host);
+    pool_.run_ranges(count, [&](std::int64_t begin, std::int64_t end) {
+      rows.read_rows(row + begin, host.rows(begin, end - begin));
+    });
     check(cudaMemcpyAsync(weight.rows(row, count).data(), host.data(), host.bytes(), cudaMemcpyHostToDevice,
                           stream_),
           "a copy of weights");
     check(cudaEventRecord(staging.copied, stream_), "an event");
   }
-}
-
-void WeightLoader::read(const WeightTensor& rows, std::int64_t row, const Tensor& dst) {
-  pool_.run_ranges(dst.dim(0), [&](std::int64_t begin, std::int64_t end) {
-    rows.read_rows(row + begin, dst.rows(begin, end - begin));
-  });
 }
 
 }  // namespace quire::cuda

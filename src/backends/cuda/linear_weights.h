@@ -6,25 +6,29 @@
 #include <memory>
 #include <utility>
 
+#include "backends/cuda/kernels/quantized.h"
+#include "backends/cuda/kernels/w8a8.h"
 #include "base/thread_pool.h"
 #include "ops/ops.h"
 
 namespace quire::cuda {
 
-// Row-major [out_features, in_features] in one piece.
-class CudaLinear final : public LinearWeights {
+// A weight in the form that kernels see, with its memory.
+template <typename Matrix>
+class DeviceLinear final : public LinearWeights {
  public:
-  CudaLinear(Buffer buffer, const Tensor& weight)
-      : LinearWeights(weight.dim(0), weight.dim(1), weight.bytes()),
-        buffer_(std::move(buffer)),
-        weight_(weight) {}
+  DeviceLinear(Buffer buffer, const Matrix& matrix, std::int64_t rows, std::int64_t cols)
+      : LinearWeights(rows, cols, buffer.bytes()), buffer_(std::move(buffer)), matrix_(matrix) {}
 
-  const Tensor& weight() const { return weight_; }
+  const Matrix& matrix() const { return matrix_; }
 
  private:
   Buffer buffer_;
-  Tensor weight_;
+  Matrix matrix_;
 };
+using CudaLinear = DeviceLinear<Tensor>;  // row-major [out_features, in_features] in one piece
+using QuantizedLinear = DeviceLinear<QuantizedMatrix>;
+using W8a8Linear = DeviceLinear<W8a8Matrix>;
 
 // A layer's experts, one below the other: gate_up [num_experts * 2 * intermediate_size, hidden_size] holds
 // each one's gate, then its up; down [num_experts * hidden_size, intermediate_size]. Both are plain, or both
@@ -58,8 +62,6 @@ class WeightLoader {
     void* data = nullptr;
     cudaEvent_t copied = nullptr;
   };
-
-  void read(const WeightTensor& rows, std::int64_t row, const Tensor& dst);
 
   cudaStream_t stream_;
   std::array<Staging, 2> staging_;

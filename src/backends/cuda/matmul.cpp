@@ -73,42 +73,35 @@ struct LibraryMatmul::Problem {
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
   }
 
+  // The library's first choice; none where it cannot compute the product.
+  Algorithm choose(cublasLtHandle_t handle, int alignment, std::size_t workspace_bytes) {
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    check_library(cublasLtMatmulPreferenceInit(&preference), "a preference");
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check_library(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+                    "a preference");
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      set(attribute, static_cast<std::uint32_t>(alignment));
+    }
+    cublasLtMatmulHeuristicResult_t result{};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &operation, &weight, &x, &out, &out,
+                                                                 &preference, 1, &result, &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+    check_library(status, "the choice of an algorithm");
+    if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+    return result.algo;
+  }
+
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t weight{};
   cublasLtMatrixLayoutOpaque_t x{};
   cublasLtMatrixLayoutOpaque_t out{};
 };
-
-namespace {
-
-// The library's first choice; none where it cannot compute the product.
-template <typename Problem>
-std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle, Problem& problem, int alignment,
-                                           std::size_t workspace_bytes) {
-  cublasLtMatmulPreferenceOpaque_t preference{};
-  check_library(cublasLtMatmulPreferenceInit(&preference), "a preference");
-  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check_library(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
-                  "a preference");
-  };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
-  for (const auto attribute :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    set(attribute, static_cast<std::uint32_t>(alignment));
-  }
-  cublasLtMatmulHeuristicResult_t result{};
-  int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, &problem.operation, &problem.weight, &problem.x, &problem.out,
-                                     &problem.out, &preference, 1, &result, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
-  check_library(status, "the choice of an algorithm");
-  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
-  return result.algo;
-}
-
-}  // namespace
 
 LibraryMatmul::LibraryMatmul(const Tensor& workspace) : workspace_(workspace) {
   check_library(cublasLtCreate(&handle_), "start");
@@ -116,44 +109,34 @@ LibraryMatmul::LibraryMatmul(const Tensor& workspace) : workspace_(workspace) {
 
 LibraryMatmul::~LibraryMatmul() { cublasLtDestroy(handle_); }
 
-LibraryMatmul::Shape LibraryMatmul::shape_of(const Tensor& out, const Tensor& x, const Tensor& weight,
-                                             const MatmulScales& scales) {
-  return {x.dim(0),        weight.dim(0),  weight.dim(1), x.stride(0),
-          out.stride(0),   weight.dtype(), out.dtype(),   common_alignment(out, x, weight),
-          scales.in_blocks};
-}
-
-const LibraryMatmul::Algorithm& LibraryMatmul::algorithm(const Shape& shape, const MatmulScales& scales) {
-  const auto found = algorithms_.find(shape);
-  if (found != algorithms_.end()) return found->second;
-  Problem problem(shape, scales);
-  return algorithms_.emplace(shape, choose(handle_, problem, shape.alignment, workspace_.bytes()))
-      .first->second;
-}
-
-bool LibraryMatmul::supports(const Tensor& out, const Tensor& x, const Tensor& weight,
-                             const MatmulScales& scales) {
-  return algorithm(shape_of(out, x, weight, scales), scales).has_value();
-}
-
-void LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
+bool LibraryMatmul::multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
                              const Tensor& weight, const Tensor& bias, const MatmulScales& scales) {
-  const Shape shape = shape_of(out, x, weight, scales);
-  const Algorithm& chosen = algorithm(shape, scales);
-  if (!chosen) {
-    fail("cuBLASLt cannot multiply {} by {} to {}", x.describe(), weight.describe(), out.describe());
-  }
+  const Shape shape = {.tokens = x.dim(0),
+                       .n = weight.dim(0),
+                       .k = weight.dim(1),
+                       .x_stride = x.stride(0),
+                       .out_stride = out.stride(0),
+                       .dtype = weight.dtype(),
+                       .out_dtype = out.dtype(),
+                       .alignment = common_alignment(out, x, weight),
+                       .in_blocks = scales.in_blocks};
+  Problem p(shape, scales);
+  auto known = algorithms_.find(shape);
+  if (known == algorithms_.end())
+    known = algorithms_.emplace(shape, p.choose(handle_, shape.alignment, workspace_.bytes())).first;
+  const Algorithm& chosen = known->second;
+  if (!chosen) return false;
   const float one = 1;
   const std::int32_t integer_one = 1;
   const std::int32_t zero = 0;  // of both types
   const void* alpha = &one;
   if (shape.dtype == DType::kI8) alpha = &integer_one;
-  Problem p(shape, scales);
   check_library(cublasLtMatmul(handle_, &p.operation, alpha, weight.data(), &p.weight, x.data(), &p.x, &zero,
                                out.data(), &p.out, out.data(), &p.out, &*chosen, workspace_.data(),
                                workspace_.bytes(), context.stream),
                 "a product");
   if (bias.defined()) add_bias(context, out, bias);
+  return true;
 }
 
 namespace {
@@ -170,38 +153,37 @@ bool prefers_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
   return is_faster && has_batched_matmul(x, weight, gated);
 }
 
-}  // namespace
-
-void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-            const Tensor& weight, const Tensor& bias) {
-  if (library == nullptr && has_batched_matmul(x, weight, false)) {
-    batched_matmul(context, out, x, weight, bias, SumOrder::kFixed);
-  } else if (library == nullptr || weight.dtype() == DType::kF32) {
-    fixed_order_matmul(context, out, x, weight, bias);
-  } else if (matvec_supports(context, x, weight)) {
-    matvec(context, out, x, weight, bias);
-  } else if (prefers_batched_matmul(x, weight, false)) {
-    batched_matmul(context, out, x, weight, bias, SumOrder::kFree);
-  } else if (library->supports(out, x, weight)) {
-    library->multiply(context, out, x, weight, bias);
-  } else {
-    fixed_order_matmul(context, out, x, weight, bias);
-  }
-}
-
-bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight, Activation activation, SumOrder order) {
-  if (order == SumOrder::kFixed) {
-    if (!has_batched_matmul(x, weight, true)) return false;
-    gated_batched_matmul(context, out, x, weight, activation, order);
-  } else if (matvec_supports(context, x, weight)) {
-    gated_matvec(context, out, x, weight, activation);
-  } else if (prefers_batched_matmul(x, weight, true)) {
-    gated_batched_matmul(context, out, x, weight, activation, order);
+// By a kernel of ours that takes it and, of any order, is the fastest; false: there is none, and nothing was
+// done.
+bool own_linear(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
+                const Tensor& bias, SumOrder order, Gate gate) {
+  const bool any_order = order == SumOrder::kFree;
+  if (any_order && matvec_supports(context, x, weight)) {
+    matvec(context, out, x, weight, bias, gate);
+  } else if (any_order ? prefers_batched_matmul(x, weight, gate.has_value())
+                       : has_batched_matmul(x, weight, gate.has_value())) {
+    batched_matmul(context, out, x, weight, bias, order, gate);
   } else {
     return false;
   }
   return true;
+}
+
+}  // namespace
+
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const Tensor& weight, const Tensor& bias, const Tensor& /*workspace*/) {
+  const SumOrder order = library == nullptr ? SumOrder::kFixed : SumOrder::kFree;
+  if (own_linear(context, out, x, weight, bias, order, {})) return;
+  const bool by_library = library != nullptr && weight.dtype() != DType::kF32;
+  if (!by_library || !library->multiply(context, out, x, weight, bias))
+    fixed_order_matmul(context, out, x, weight, bias);
+}
+
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const Tensor& weight, Activation activation, SumOrder order,
+                        const Tensor& /*workspace*/) {
+  return own_linear(context, out, x, weight, {}, order, activation);
 }
 
 namespace {
@@ -221,39 +203,36 @@ void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, 
     const Tensor part = out.columns(row, count);
     const Tensor part_bias = bias.defined() ? bias.rows(row, count) : bias;
     dequantize_rows(context, rows, weight, row);
-    if (library.supports(part, x, rows)) {
-      library.multiply(context, part, x, rows, part_bias);
-    } else {
+    if (!library.multiply(context, part, x, rows, part_bias))
       fixed_order_matmul(context, part, x, rows, part_bias);
-    }
   }
 }
 
 }  // namespace
 
-void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
-                      const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
-                      const Tensor& workspace) {
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const QuantizedMatrix& weight, const Tensor& bias, const Tensor& workspace) {
   // From there on the library makes up for the detour.
   const std::int64_t max_batched_tokens = weight.layout.block_log2 == 3 ? 256 : 128;
-  if (library == nullptr || x.dtype() == DType::kF32 || !quantized_products_support(x)) {
+  if (library == nullptr || !quantized_products_support(x)) {
     quantized_fixed_order_matmul(context, out, x, weight, bias);
   } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {
     quantized_matvec(context, out, x, weight, bias);
-  } else if (x.dim(0) <= max_batched_tokens && has_quantized_batched_matmul()) {
+  } else if (x.dim(0) <= max_batched_tokens && is_hopper()) {
     quantized_batched_matmul(context, out, x, weight, bias);
   } else {
     multiply_dequantized(context, *library, out, x, weight, bias, workspace);
   }
 }
 
-bool fused_quantized_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                                  const QuantizedMatrix& weight, Activation activation) {
-  if (!quantized_products_support(x) || x.dim(0) > kMaxQuantizedMatvecTokens ||
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const QuantizedMatrix& weight, Activation activation, SumOrder order,
+                        const Tensor& /*workspace*/) {
+  if (order == SumOrder::kFixed || !quantized_products_support(x) || x.dim(0) > kMaxQuantizedMatvecTokens ||
       weight.layout.rows % (2 * QuantizedLayout::kTileRows) != 0) {
     return false;
   }
-  quantized_gated_matvec(context, out, x, weight, activation);
+  quantized_matvec(context, out, x, weight, {}, activation);
   return true;
 }
 

@@ -34,11 +34,9 @@ class LibraryMatmul {
   LibraryMatmul(const LibraryMatmul&) = delete;
   LibraryMatmul& operator=(const LibraryMatmul&) = delete;
 
-  // False where the library has no way to compute this shape.
-  bool supports(const Tensor& out, const Tensor& x, const Tensor& weight, const MatmulScales& scales = {});
-  // Error where it is not supported.
-  void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                const Tensor& bias, const MatmulScales& scales = {});
+  // False where the library has no way to compute this shape; nothing was done.
+  [[nodiscard]] bool multiply(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                              const Tensor& weight, const Tensor& bias, const MatmulScales& scales = {});
 
  private:
   struct Shape {
@@ -51,32 +49,28 @@ class LibraryMatmul {
   struct Problem;
   using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
-  static Shape shape_of(const Tensor& out, const Tensor& x, const Tensor& weight, const MatmulScales& scales);
-  const Algorithm& algorithm(const Shape& shape, const MatmulScales& scales);
-
   cublasLtHandle_t handle_ = nullptr;
   Tensor workspace_;
   std::map<Shape, Algorithm> algorithms_;
 };
 
-// Backend::linear on a plain weight, by what is fastest for the shape. Without a library (null) every element
-// is summed in one order, whatever the number of tokens.
-void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-            const Tensor& weight, const Tensor& bias);
-
-// activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated_matvec in kernels/linear.h. False: no such kernel
-// is the fastest for the shape, or none takes it in a fixed order, and nothing was done.
-bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight, Activation activation, SumOrder order);
-
-// Backend::linear on a quantised weight. Without a library every element is summed in one order, in float32.
-// workspace: u8, on the device, for rows of the weight in 16 bits, as many at a time as fit.
+// Backend::linear, by what is fastest for the weight's form and the shape; w8a8_linear.h has one more form.
+// Without a library (null) every element is summed in one order, whatever the number of tokens: in float32 of
+// a quantised weight. workspace: u8, on the device, for rows of such a weight in 16 bits, as many at a time
+// as fit.
 constexpr std::size_t kQuantizedWorkspaceBytes = std::size_t{64} << 20;
-void quantized_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out,
-                      const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
-                      const Tensor& workspace);
-// As fused_gated_linear.
-bool fused_quantized_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                                  const QuantizedMatrix& weight, Activation activation);
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const Tensor& weight, const Tensor& bias, const Tensor& workspace = {});
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const QuantizedMatrix& weight, const Tensor& bias, const Tensor& workspace);
+
+// activation(x · gateᵀ) * (x · upᵀ) by one kernel, as gated products in kernels/linear.h. False: no such
+// kernel is the fastest for the shape, or none takes it in a fixed order, and nothing was done.
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const Tensor& weight, Activation activation, SumOrder order,
+                        const Tensor& workspace = {});
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const QuantizedMatrix& weight, Activation activation, SumOrder order,
+                        const Tensor& workspace = {});
 
 }  // namespace quire::cuda

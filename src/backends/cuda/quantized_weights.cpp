@@ -79,16 +79,19 @@ class TilePacker {
       }
     }
   }
-  // values: of one row, of elements of `size` bytes, one for each `block_cols` columns; to blocks of
+  // values: of `count` rows, of elements of `size` bytes, one for each `block_cols` columns; to blocks of
   // `packed_cols` of each tile, from `at` on.
-  void put_values(int row, const void* values, int size, std::int64_t block_cols, int packed_cols,
+  void put_values(int count, const void* values, int size, std::int64_t block_cols, int packed_cols,
                   int at) const {
-    for (int col = 0; col < layout_.cols; col += packed_cols) {
-      const int block = col % kTileColumns / packed_cols;
-      std::byte* to = tiles_ + std::int64_t{col / kTileColumns} * layout_.tile_bytes + at +
-                      std::ptrdiff_t{block * kTileRows + row % 8 * 2 + row / 8} * size;
-      std::memcpy(to, static_cast<const std::byte*>(values) + col / block_cols * size,
-                  static_cast<std::size_t>(size));
+    const std::int64_t num_blocks = (layout_.cols + block_cols - 1) / block_cols;
+    for (int row = 0; row < count; ++row) {
+      const std::byte* from = static_cast<const std::byte*>(values) + row * num_blocks * size;
+      for (int col = 0; col < layout_.cols; col += packed_cols) {
+        const int block = col % kTileColumns / packed_cols;
+        std::byte* to = tiles_ + std::int64_t{col / kTileColumns} * layout_.tile_bytes + at +
+                        std::ptrdiff_t{block * kTileRows + row % 8 * 2 + row / 8} * size;
+        std::memcpy(to, from + col / block_cols * size, static_cast<std::size_t>(size));
+      }
     }
   }
 
@@ -107,18 +110,14 @@ void pack_row(const QuantizedRows& matrix, const QuantizedLayout& layout, std::i
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * matrix.cols));
   matrix.codes->read_rows(first, Tensor(codes.data(), DType::kU8, {count, matrix.cols}));
   for (int row = 0; row < count; ++row) packer.put_codes(row, codes.data() + row * matrix.cols);
+  const LinearFormat& format = matrix.format;
   const int packed = kStepColumns << layout.block_log2;
-  const auto num_blocks = matrix.num_blocks();
-  if (is_folded(layout, matrix.format)) {
-    std::vector<float> scales(static_cast<std::size_t>(count * num_blocks)), minima(scales.size());
+  if (is_folded(layout, format)) {
+    std::vector<float> scales(static_cast<std::size_t>(count * matrix.num_blocks())), minima(scales.size());
     read_block_scales(matrix, first, count, scales.data(), minima.data());
-    for (int row = 0; row < count; ++row) {
-      packer.put_values(row, scales.data() + row * num_blocks, 4, matrix.format.block_cols, packed,
-                        layout.scale_at);
-      if (layout.minimum == ScaleKind::kNone) continue;
-      packer.put_values(row, minima.data() + row * num_blocks, 4, matrix.format.block_cols, packed,
-                        layout.minimum_at);
-    }
+    packer.put_values(count, scales.data(), 4, format.block_cols, packed, layout.scale_at);
+    if (layout.minimum != ScaleKind::kNone)
+      packer.put_values(count, minima.data(), 4, format.block_cols, packed, layout.minimum_at);
     return;
   }
   const auto put = [&](const WeightTensorPtr& tensor, std::int64_t block_cols, int packed_cols, int at) {
@@ -126,10 +125,8 @@ void pack_row(const QuantizedRows& matrix, const QuantizedLayout& layout, std::i
     const auto size = static_cast<int>(size_of(tensor->dtype()));
     std::vector<std::byte> values(static_cast<std::size_t>(count * blocks * size));
     tensor->read_rows(first, Tensor(values.data(), tensor->dtype(), {count, blocks}));
-    for (int row = 0; row < count; ++row)
-      packer.put_values(row, values.data() + row * blocks * size, size, block_cols, packed_cols, at);
+    packer.put_values(count, values.data(), size, block_cols, packed_cols, at);
   };
-  const LinearFormat& format = matrix.format;
   if (layout.scale != ScaleKind::kNone) put(matrix.scales, format.block_cols, packed, layout.scale_at);
   if (layout.minimum != ScaleKind::kNone) put(matrix.offsets, format.block_cols, packed, layout.minimum_at);
   if (!layout.has_supers) return;

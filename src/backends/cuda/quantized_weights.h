@@ -1,7 +1,7 @@
 #pragma once
 
-#include <memory>
-#include <utility>
+#include <span>
+#include <vector>
 
 #include "backends/cuda/kernels/quantized.h"
 #include "ops/ops.h"
@@ -22,20 +22,5 @@ QuantizedValues quantized_values(const LinearFormat& format, const QuantizedLayo
 // What kernels see of a matrix whose bytes, in the order of quantized_bytes, begin at `device`.
 QuantizedMatrix quantized_matrix(const void* device, const QuantizedLayout& layout,
                                  const LinearFormat& format);
-
-// A quantised matrix.
-class QuantizedLinear final : public LinearWeights {
- public:
-  QuantizedLinear(Buffer buffer, const QuantizedMatrix& matrix)
-      : LinearWeights(matrix.layout.rows, matrix.layout.cols, quantized_bytes(matrix.layout)),
-        buffer_(std::move(buffer)),
-        matrix_(matrix) {}
-
-  const QuantizedMatrix& matrix() const { return matrix_; }
-
- private:
-  Buffer buffer_;
-  QuantizedMatrix matrix_;
-};
 
 }  // namespace quire::cuda

@@ -125,26 +125,22 @@ bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, c
                          const Tensor& bias) {
   const DType type = matrix.is_float() ? DType::kU8 : DType::kI8;
   const Tensor codes(x.codes.data(), type, {x.codes.dim(0), matrix.stride}, DeviceKind::kCuda);
-  const Tensor weight(const_cast<std::uint8_t*>(matrix.codes), type, {matrix.rows, matrix.stride},
-                      DeviceKind::kCuda);
+  const Tensor weight = matrix.code_tensor(type);
   if (!matrix.is_float()) {
-    if (!library.supports(sums, codes, weight)) return false;
-    library.multiply(context, sums, codes, weight, {});
+    if (!library.multiply(context, sums, codes, weight, {})) return false;
     scale_sums(context, out, sums, x, matrix, bias);
     return true;
   }
   const bool in_blocks = matrix.block_cols < matrix.cols;
   if (in_blocks && matrix.block_rows != kLibraryBlock) return false;
   const MatmulScales scales{matrix.scales, x.scales.data_as<const float>(), in_blocks};
-  if (!library.supports(out, codes, weight, scales)) return false;
-  library.multiply(context, out, codes, weight, bias, scales);
-  return true;
+  return library.multiply(context, out, codes, weight, bias, scales);
 }
 
 }  // namespace
 
-void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-                 const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace) {
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace) {
   const bool is_fast = library != nullptr && x.dtype() != DType::kF32;
   const ChunkLayout layout(matrix, is_fast && !matrix.is_float());
   const std::int64_t step = layout.num_tokens(workspace);
@@ -161,7 +157,7 @@ void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Ten
     if (by_matvec) {
       w8a8_matvec(context, part, x.rows(token, count), input, matrix, bias);
     } else if (is_fast && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, false)) {
-      w8a8_batched_matmul(context, part, input, matrix, bias, {});
+      w8a8_batched_matmul(context, part, input, matrix, bias);
     } else if (!is_fast || !multiply_by_library(context, *library, part, input, layout.sums(workspace, count),
                                                 matrix, bias)) {
       w8a8_fixed_order_matmul(context, part, input, matrix, bias);
@@ -169,21 +165,23 @@ void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Ten
   }
 }
 
-bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                             const W8a8Matrix& matrix, Activation activation, const Tensor& workspace) {
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const W8a8Matrix& matrix, Activation activation, SumOrder order,
+                        const Tensor& workspace) {
+  if (order == SumOrder::kFixed) return false;
   const bool by_matvec = w8a8_matvec_supports(context, x, matrix);
   const bool by_batches =
       x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);
   const ChunkLayout layout(matrix, false);
   if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
   if (by_matvec && x.dim(0) == 1) {
-    w8a8_gated_matvec(context, out, x, {}, matrix, activation);
+    w8a8_matvec(context, out, x, {}, matrix, {}, activation);
     return true;
   }
   const RoundedInput input = layout.input(workspace, x.dim(0));
   round_input(context, input, x, matrix);
   if (by_matvec) {
-    w8a8_gated_matvec(context, out, x, input, matrix, activation);
+    w8a8_matvec(context, out, x, input, matrix, {}, activation);
   } else {
     w8a8_batched_matmul(context, out, input, matrix, {}, activation);
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "backends/cuda/kernels/w8a8.h"
@@ -19,26 +18,11 @@ std::size_t w8a8_bytes(const W8a8Matrix& matrix);
 WeightTensorPtr w8a8_codes(const QuantizedRows& rows, const W8a8Matrix& matrix);
 std::vector<float> w8a8_scales(const QuantizedRows& rows, const W8a8Matrix& matrix);
 
-class W8a8Linear final : public LinearWeights {
- public:
-  W8a8Linear(Buffer buffer, const W8a8Matrix& matrix)
-      : LinearWeights(matrix.rows, matrix.cols, w8a8_bytes(matrix)),
-        buffer_(std::move(buffer)),
-        matrix_(matrix) {}
-
-  const W8a8Matrix& matrix() const { return matrix_; }
-
- private:
-  Buffer buffer_;
-  W8a8Matrix matrix_;
-};
-
-// Backend::linear on it. Without a library every element is summed in one order. workspace: u8, on the
-// device, for codes of x, as many tokens at a time as fit.
-void w8a8_linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-                 const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace);
-// As fused_gated_linear.
-bool fused_w8a8_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                             const W8a8Matrix& matrix, Activation activation, const Tensor& workspace);
+// As those of matmul.h. workspace: u8, on the device, for codes of x, as many tokens at a time as fit.
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace);
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const W8a8Matrix& matrix, Activation activation, SumOrder order,
+                        const Tensor& workspace);
 
 }  // namespace quire::cuda

@@ -24,13 +24,12 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "backends/cuda/kernels/batched_plan.h"
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
-#include "backends/cuda/kernels/product_tile.cuh"
+#include "backends/cuda/kernels/split_product.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 #include "backends/cuda/kernels/w8a8.h"
 
@@ -40,50 +39,34 @@ namespace {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = BatchedPlan::kGroupRows;
 constexpr int kRowBytes = BatchedPlan::kRowBytes;
-constexpr int kMaxStages = BatchedPlan::kMaxStages;
 constexpr int kMaxThreads = BatchedPlan::kMaxGroups * kWarpgroup + 32;
 
-struct Maps {
-  CUtensorMap weight;
-  CUtensorMap x;
-};
-
-struct Params {
-  const float* bias;          // or null
+struct Params : ProductOut {
   const float* row_scales;    // of codes: of the weight
   const float* token_scales;  // and of x
-  void* out;
-  std::int64_t out_stride;
-  int tokens;
-  int n;       // columns of out
-  int slices;  // of k
-  int depth;   // columns of a slice
+  int slices;                 // of k
+  int depth;                  // columns of a slice
   int groups;
   int stages;
-  ActivationTerms activation;  // of the gate
-  bool pairs;                  // two neighbours of a row of out can be stored at once
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 struct Barriers {
-  std::uint64_t full[kMaxStages];
-  std::uint64_t free[kMaxStages];
+  std::uint64_t full[BatchedPlan::kMaxStages];
+  std::uint64_t free[BatchedPlan::kMaxStages];
 };
 
 // A block's place in the product.
 template <int kTokens>
-struct Tile {
+struct Tile : KPart {
   __device__ explicit Tile(const Params& p)
-      : split(static_cast<int>(gridDim.x)),
-        rank(static_cast<int>(blockIdx.x)),
+      : KPart{static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x)},
         begin(p.slices * rank / split),
         end(p.slices * (rank + 1) / split),
         token(static_cast<int>(blockIdx.y) * kTokens),
         group(static_cast<int>(blockIdx.z) * p.groups) {}
 
-  int split;
-  int rank;
   int begin, end;  // slices of k
   int token;       // the first
   int group;       // the first, of 64 rows of the weight
@@ -92,7 +75,7 @@ struct Tile {
 template <int kTokens, bool kGated>
 struct Producer {
   const Params& p;
-  const Maps& maps;
+  const ProductMaps& maps;
   const Tile<kTokens>& tile;
   std::uint8_t* ring;
   Barriers& barriers;
@@ -131,70 +114,35 @@ struct Producer {
   }
 };
 
-// Writes a thread's sums. A block of sums is 16 rows of the weight by 8 tokens, the layout of mma.cuh.
-template <typename Out, bool kGated, bool kScaled>
-class Writer {
+// What a thread's sums of codes are times: scales of its rows of the weight and of its tokens.
+template <bool kGated>
+class CodeScales {
  public:
-  // row: of the warp's 16 rows of the weight, the first column of out.
-  __device__ Writer(const Params& p, int row) : p_(p), row_(row) {
-    for (int half = 0; half < 2 && kScaled; ++half) {
-      const int of = row_ + lane() / 4 + (kGated ? 0 : half * 8);
-      if (of < p.n) scales_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
-    }
-    if (p.bias == nullptr) return;
+  // row: as ProductWriter's.
+  __device__ CodeScales(const Params& p, int row) : p_(p) {
     for (int half = 0; half < 2; ++half) {
-      const int column = row_ + half * 8 + lane() / 4;
-      if (column < p.n) bias_[half] = p.bias[column];
+      const int of = row + lane() / 4 + (kGated ? 0 : half * 8);
+      if (of < p.n) of_rows_[half] = p.row_scales[of + (kGated ? half * p.n : 0)];
     }
   }
 
-  __device__ void write(float (&sums)[4], int first_token) const {
+  __device__ void scale(float (&sums)[4], int first_token) const {
 #pragma unroll
-    for (int i = 0; i < 4 && kScaled; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const int token = min(first_token + lane() % 4 * 2 + i % 2, p_.tokens - 1);
-      sums[i] *= scales_[i / 2] * p_.token_scales[token];
-    }
-    if constexpr (kGated) {
-      write_half(activated(sums[0], p_.activation) * sums[2], activated(sums[1], p_.activation) * sums[3],
-                 row_, first_token);
-    } else {
-      write_half(sums[0] + bias_[0], sums[1] + bias_[0], row_, first_token);
-      write_half(sums[2] + bias_[1], sums[3] + bias_[1], row_ + 8, first_token);
+      sums[i] *= of_rows_[i / 2] * p_.token_scales[token];
     }
   }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
-  // 8 columns of out from `column` on by 8 tokens: two tokens of column lane / 4.
-  __device__ void write_half(float first, float second, int column, int token) const {
-    if constexpr (sizeof(Out) == 4) {
-      column += lane() / 4;
-      token += lane() % 4 * 2;
-      if (column >= p_.n) return;
-      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
-      if (token < p_.tokens) to[0] = first;
-      if (token + 1 < p_.tokens) to[p_.out_stride] = second;
-    } else {
-      const std::uint32_t pair = transpose(pack(first, second, Out()));
-      column += lane() % 4 * 2;
-      token += lane() / 4;
-      if (column >= p_.n || token >= p_.tokens) return;
-      Out* to = static_cast<Out*>(p_.out) + token * p_.out_stride + column;
-      if (p_.pairs && column + 1 < p_.n) {
-        *reinterpret_cast<std::uint32_t*>(to) = pair;
-      } else {
-        const Out* values = reinterpret_cast<const Out*>(&pair);
-        to[0] = values[0];
-        if (column + 1 < p_.n) to[1] = values[1];
-      }
-    }
-  }
-
   const Params& p_;
-  int row_;
-  float bias_[2] = {};
-  float scales_[2] = {};
+  float of_rows_[2] = {};
+};
+struct NoScales {
+  __device__ NoScales(const Params&, int) {}
+  __device__ void scale(float (&)[4], int) const {}
 };
 
 // One warpgroup: 64 rows of the weight by kTokens tokens.
@@ -202,7 +150,6 @@ template <typename T, typename Out, int kTokens, bool kGated>
 struct Consumer {
   static constexpr int kBlocks = kTokens / 8;
   static constexpr bool kCodes = std::is_same_v<T, __nv_fp8_e4m3>;
-  static constexpr int kStepBytes = 32;  // of a row, in one product
 
   const Params& p;
   const Tile<kTokens>& tile;
@@ -223,7 +170,7 @@ struct Consumer {
       const std::uint64_t b = hopper::advance(x, at.place * stage_bytes);
       if constexpr (kCodes) {
         float slice[kBlocks][4];
-        add_products(slice, a, b, false);
+        hopper::multiply_rows<T>(slice, a, b, false);
         hopper::wait_for_products<0>();
         hopper::pin(slice);
         if (threadIdx.x % 32 == 0) hopper::arrive(&barriers.free[at.place]);
@@ -233,7 +180,7 @@ struct Consumer {
           for (int j = 0; j < 4; ++j) sums[block][j] += slice[block][j];
         continue;
       }
-      add_products(sums, a, b, true);
+      hopper::multiply_rows<T>(sums, a, b, true);
       hopper::wait_for_products<1>();
       if (i > tile.begin && threadIdx.x % 32 == 0) hopper::arrive(&barriers.free[before]);
       before = at.place;
@@ -242,35 +189,14 @@ struct Consumer {
     hopper::pin(sums);
   }
 
-  // A slice's; `add`: to what to holds.
-  __device__ static void add_products(float (&to)[kBlocks][4], std::uint64_t a, std::uint64_t b, bool add) {
-    hopper::pin(to);
-    hopper::begin_products();
-#pragma unroll
-    for (int step = 0; step < kRowBytes; step += kStepBytes)
-      hopper::multiply_shared<T>(to, hopper::advance(a, step), hopper::advance(b, step), add || step > 0);
-    hopper::commit_products();
-  }
-
-  // Block b of a tile's sums is added and written by the cluster's block of rank b % split.
-  __device__ void send(float4* exchange) const {
-    const int slots = (kBlocks + tile.split - 1) / tile.split;
-    int owner = 0, slot = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if (owner != tile.rank) {
-        const int sender = (tile.rank - owner - 1 + tile.split) % tile.split;
-        hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner),
-                               sums[b]);
-      }
-      if (++owner == tile.split) owner = 0, ++slot;
-    }
-  }
+  // As receive_sums, but from the first part of k to the last.
   __device__ void receive_and_write(const float4* exchange) {
     const int slots = (kBlocks + tile.split - 1) / tile.split;
     const int warp_row = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;
     const int row = (tile.group + group) * kGroupRows + warp_row;
-    const Writer<Out, kGated, kCodes> writer(p, kGated ? row / 2 : row);
+    const int first_column = kGated ? row / 2 : row;
+    const std::conditional_t<kCodes, CodeScales<kGated>, NoScales> scales(p, first_column);
+    const ProductWriter<Out, kGated> writer(p, first_column);
     int owner = 0, slot = 0;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -289,6 +215,7 @@ struct Consumer {
           whole[2] += part.z;
           whole[3] += part.w;
         }
+        scales.scale(whole, tile.token + b * 8);
         writer.write(whole, tile.token + b * 8);
       }
       if (++owner == tile.split) owner = 0, ++slot;
@@ -303,8 +230,9 @@ struct Consumer {
 #endif
 
 template <typename T, typename Out, int kTokens, bool kGated>
-__global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __grid_constant__ Maps maps,
-                                                                        const Params p) {
+__global__ __launch_bounds__(kMaxThreads,
+                             1) void batched_matmul_kernel(const __grid_constant__ ProductMaps maps,
+                                                           const Params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t ring[];  // swizzling goes by address: 1,024 bytes repeat
   __shared__ Barriers barriers;
@@ -332,7 +260,7 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
     consumer.multiply();
     if (tile.split > 1) {
       hopper::sync_cluster();  // all rings are empty
-      consumer.send(exchange);
+      send_sums(consumer.sums, exchange, tile, [&](int block) { return consumer.place(block); });
       hopper::sync_cluster();
     }
     consumer.receive_and_write(exchange);
@@ -342,105 +270,66 @@ __global__ __launch_bounds__(kMaxThreads, 1) void batched_matmul_kernel(const __
 #endif
 }
 
-// Of the weight in boxes of a slice, and of x. Where gated a box holds 8 rows of the gate, then the 8 of up
-// that belong to them, and so on.
-CUtensorMap weight_map(const Tensor& weight, bool gated, int groups) {
-  const auto rows = static_cast<cuuint64_t>(weight.dim(0)), k = static_cast<cuuint64_t>(weight.dim(1));
-  const auto box_rows = static_cast<cuuint32_t>(groups * kGroupRows);
-  const cuuint64_t size = size_of(weight.dtype()), row = k * size;
-  const auto depth = static_cast<cuuint32_t>(kRowBytes / size);
-  if (!gated)
-    return make_tensor_map(weight, {k, rows, 1, 1}, {row, rows * row, rows * row}, {depth, box_rows, 1, 1});
-  return make_tensor_map(weight, {k, 8, 2, rows / 16}, {row, rows / 2 * row, 8 * row},
-                         {depth, 8, 2, box_rows / 16});
-}
-
-CUtensorMap x_map(const Tensor& x, int tile_tokens) {
-  const auto tokens = static_cast<cuuint64_t>(x.dim(0)), k = static_cast<cuuint64_t>(x.dim(1));
-  const cuuint64_t size = size_of(x.dtype()), stride = static_cast<cuuint64_t>(x.stride(0)) * size;
-  return make_tensor_map(
-      x, {k, tokens, 1}, {stride, tokens * stride},
-      {static_cast<cuuint32_t>(kRowBytes / size), static_cast<cuuint32_t>(tile_tokens), 1});
-}
-
-// What the kernel multiplies.
-struct Product : LinearArgs {
-  using LinearArgs::LinearArgs;
-  const float* row_scales = nullptr;
-  const float* token_scales = nullptr;
-  int depth = 0;  // columns of a slice
-  int slices = 0;
-};
-
 template <typename T, typename Out, int kTokens, bool kGated>
-void launch_plan(const LaunchContext& context, const Product& args, const Maps& maps,
-                 const BatchedPlan& plan) {
+void launch_tile(const LaunchContext& context, const Params& params, const ProductMaps& maps, int split) {
   constexpr auto kernel = batched_matmul_kernel<T, Out, kTokens, kGated>;
   allow_shared_bytes<kernel>(BatchedPlan::kMaxSharedBytes);
-  const int columns = kGated ? args.n / 2 : args.n;
-  const Params params{
-      .bias = args.bias,
-      .row_scales = args.row_scales,
-      .token_scales = args.token_scales,
-      .out = args.out,
-      .out_stride = args.out_stride,
-      .tokens = args.tokens,
-      .n = columns,
-      .slices = args.slices,
-      .depth = args.depth,
-      .groups = plan.groups,
-      .stages = plan.stages,
-      .activation = args.activation,
-      .pairs = reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0};
-  const int rows = plan.groups * kGroupRows;
-  const int blocks = kTokens / 8;
-  const int received = (plan.split - 1) * ((blocks + plan.split - 1) / plan.split) * plan.groups *
-                       kWarpgroup * static_cast<int>(sizeof(float4));
-  const int shared = std::max(plan.stages * (rows + kTokens) * kRowBytes, received);
+  const int rows = params.groups * kGroupRows, threads = params.groups * kWarpgroup;
+  const int shared =
+      std::max(params.stages * (rows + kTokens) * kRowBytes, exchange_bytes(kTokens / 8, split, threads));
   const auto ceil_div = [](int a, int b) { return static_cast<unsigned>((a + b - 1) / b); };
-  const dim3 grid(static_cast<unsigned>(plan.split), ceil_div(args.tokens, kTokens), ceil_div(args.n, rows));
-  launch_clusters(context, "batched_matmul", kernel, grid, grid.x,
-                  dim3(static_cast<unsigned>(plan.groups * kWarpgroup + 32)),
+  const dim3 grid(static_cast<unsigned>(split), ceil_div(params.tokens, kTokens),
+                  ceil_div(kGated ? 2 * params.n : params.n, rows));
+  launch_clusters(context, "batched_matmul", kernel, grid, grid.x, dim3(static_cast<unsigned>(threads + 32)),
                   static_cast<std::size_t>(shared), maps, params);
 }
 
 template <typename T, typename Out, bool kGated>
-void launch_tokens(const LaunchContext& context, const Product& args, const Maps& maps,
+void launch_tokens(const LaunchContext& context, const Params& params, const ProductMaps& maps,
                    const BatchedPlan& plan) {
   switch (plan.tile_tokens) {
     case 32:
-      return launch_plan<T, Out, 32, kGated>(context, args, maps, plan);
+      return launch_tile<T, Out, 32, kGated>(context, params, maps, plan.split);
     case 48:
-      return launch_plan<T, Out, 48, kGated>(context, args, maps, plan);
+      return launch_tile<T, Out, 48, kGated>(context, params, maps, plan.split);
     case BatchedPlan::kWideTileTokens:
       if constexpr (sizeof(T) > 1)
-        return launch_plan<T, Out, BatchedPlan::kWideTileTokens, kGated>(context, args, maps, plan);
+        return launch_tile<T, Out, BatchedPlan::kWideTileTokens, kGated>(context, params, maps, plan.split);
       [[fallthrough]];
     default:
-      return launch_plan<T, Out, 64, kGated>(context, args, maps, plan);
+      return launch_tile<T, Out, 64, kGated>(context, params, maps, plan.split);
   }
 }
 
-// Of a weight and x of one type.
-Product product_of(const Tensor& out, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                   std::optional<Activation> gate) {
-  Product product(out, x, weight, bias);
-  if (gate) product.activation = terms_of(*gate);
-  product.depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
-  product.slices = (product.k + product.depth - 1) / product.depth;
-  return product;
-}
+// Of codes: what sums of them are times.
+struct Scales {
+  const float* of_rows = nullptr;
+  const float* of_tokens = nullptr;
+};
 
+// Of a weight and x of one type.
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-              const Product& product, bool gated, SumOrder order) {
+              const Tensor& bias, const Scales& scales, SumOrder order, Gate gate) {
   if (out.numel() == 0) return;
-  const BatchedPlan plan = plan_batched_matmul(product.tokens, product.n, product.slices, order);
-  const Maps maps{weight_map(weight, gated, plan.groups), x_map(x, plan.tile_tokens)};
+  LinearArgs args(out, x, weight, bias);
+  if (gate) args.activation = terms_of(*gate);
+  const int depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
+  const int slices = (args.k + depth - 1) / depth;
+  const BatchedPlan plan = plan_batched_matmul(args.tokens, args.n, slices, order);
+  const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gate ? weight.dim(0) / 2 : 0),
+                         map_rows(x, plan.tile_tokens)};
+  const Params params{ProductOut(args, gate ? args.n / 2 : args.n),
+                      scales.of_rows,
+                      scales.of_tokens,
+                      slices,
+                      depth,
+                      plan.groups,
+                      plan.stages};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {
-      if (gated) return launch_tokens<T, Out, true>(context, product, maps, plan);
+      if (gate) return launch_tokens<T, Out, true>(context, params, maps, plan);
     }
-    launch_tokens<T, Out, false>(context, product, maps, plan);
+    launch_tokens<T, Out, false>(context, params, maps, plan);
   };
   if (x.dtype() != DType::kU8) return dispatch_linear(x.dtype(), out.dtype(), launch_types);
   dispatch_linear(out.dtype(), out.dtype(), [&]<typename T, typename Out>() {
@@ -457,13 +346,8 @@ bool has_batched_matmul(const Tensor& x, const Tensor& weight, bool gated) {
 }
 
 void batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                    const Tensor& bias, SumOrder order) {
-  multiply(context, out, x, weight, product_of(out, x, weight, bias, {}), false, order);
-}
-
-void gated_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                          const Tensor& weight, Activation activation, SumOrder order) {
-  multiply(context, out, x, weight, product_of(out, x, weight, {}, activation), true, order);
+                    const Tensor& bias, SumOrder order, Gate gate) {
+  multiply(context, out, x, weight, bias, {}, order, gate);
 }
 
 bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
@@ -472,13 +356,9 @@ bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated) {
 }
 
 void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
-                         const W8a8Matrix& matrix, const Tensor& bias, std::optional<Activation> gate) {
-  const Tensor weight(const_cast<std::uint8_t*>(matrix.codes), DType::kU8, {matrix.rows, matrix.stride},
-                      DeviceKind::kCuda);
-  Product product = product_of(out, x.codes, weight, bias, gate);
-  product.row_scales = matrix.scales;
-  product.token_scales = x.scales.data_as<const float>();
-  multiply(context, out, x.codes, weight, product, gate.has_value(), SumOrder::kFree);
+                         const W8a8Matrix& matrix, const Tensor& bias, Gate gate) {
+  multiply(context, out, x.codes, matrix.code_tensor(DType::kU8), bias,
+           {matrix.scales, x.scales.data_as<const float>()}, SumOrder::kFree, gate);
 }
 
 }  // namespace quire::cuda

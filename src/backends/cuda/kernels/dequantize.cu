@@ -1,13 +1,10 @@
 // Quantised matrices by the value, each computed in float32 as scale * value(code) - minimum: a product in a
-// fixed order of summation, rows rounded to 16 bits for a library's product, and rows of an embedding.
-//
-// The product computes 64 tokens × 64 rows of the weight a block, k in steps of 16, by plain multiply-adds in
-// float32: the tile is the same whatever the number of tokens, k is never split, and a token's sums see no
-// other token. It is the path for float32 and for who asks for one order, and for nothing that must be fast.
+// fixed order of summation (plain_product.cuh), for float32 and for who asks for one order; rows rounded to
+// 16 bits for a library's product; and rows of an embedding.
 //
 // Rows for the library: must read the tiles and write 2 bytes a weight. On an H200 24576 × 4096 takes some
 // 136 us (the product of 256 tokens with it less the product without), 1.8 TB/s.
-#include "backends/cuda/kernels/linear_args.cuh"
+#include "backends/cuda/kernels/plain_product.cuh"
 #include "backends/cuda/kernels/quantized_values.cuh"
 #include "backends/cuda/kernels/vec.cuh"
 
@@ -16,76 +13,46 @@ namespace {
 
 using Layout = QuantizedLayout;
 
-constexpr int kTile = 64;  // tokens, rows of the weight
-constexpr int kStep = Layout::kStepColumns;
-constexpr int kProductThreads = 256;
+static_assert(kPlainStep == Layout::kStepColumns);
 
 struct ProductArgs : LinearArgs {
   ProductArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
               const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor,
-                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
-                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
-                   bias_tensor),
-        matrix(quantized) {}
+      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor), matrix(quantized) {}
 
   QuantizedMatrix matrix;
 };
 
 template <typename T, typename Out>
-__global__ __launch_bounds__(kProductThreads) void fixed_order_kernel(
+__global__ __launch_bounds__(kPlainThreads) void fixed_order_kernel(
     const __grid_constant__ ProductArgs args) {
-  __shared__ float x_tile[kStep][kTile + 1];  // odd, so that the transposing stores spread over the banks
-  __shared__ float weight_tile[kStep][kTile + 1];
+  __shared__ PlainTile<float> tile;
   admit_next_kernel();
   wait_for_kernels();
-  const int first_row = static_cast<int>(blockIdx.x) * kTile;
-  const int first_token = static_cast<int>(blockIdx.y) * kTile;
-  const int token = static_cast<int>(threadIdx.x) / 16;
-  const int row = static_cast<int>(threadIdx.x) % 16;
+  const PlainPlace at;
   float sums[4][4] = {};
-  for (int begin = 0; begin < args.k; begin += kStep) {
-    for (int i = static_cast<int>(threadIdx.x); i < kTile * kStep; i += kProductThreads) {
-      const int r = i / kStep;
-      const int c = i % kStep;
-      x_tile[c][r] = begin + c < args.k && first_token + r < args.tokens
-                         ? static_cast<float>(
-                               static_cast<const T*>(args.x)[(first_token + r) * args.x_stride + begin + c])
-                         : 0.0F;
+  for (int begin = 0; begin < args.k; begin += kPlainStep) {
+    for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainStep; i += kPlainThreads) {
+      const int r = i / kPlainStep;
+      const int c = i % kPlainStep;
+      tile.x[c][r] =
+          plain_element<T>(args.x, args.x_stride, at.first_token + r, args.tokens, begin + c, args.k);
     }
     {
       const int r = static_cast<int>(threadIdx.x) / 4;
       const int c = static_cast<int>(threadIdx.x) % 4 * 4;
       float4 values = make_float4(0, 0, 0, 0);
-      if (first_row + r < args.n) values = four_values(args.matrix, first_row + r, begin + c);
-      weight_tile[c][r] = values.x;
-      weight_tile[c + 1][r] = values.y;
-      weight_tile[c + 2][r] = values.z;
-      weight_tile[c + 3][r] = values.w;
+      if (at.first_row + r < args.n) values = four_values(args.matrix, at.first_row + r, begin + c);
+      tile.weight[c][r] = values.x;
+      tile.weight[c + 1][r] = values.y;
+      tile.weight[c + 2][r] = values.z;
+      tile.weight[c + 3][r] = values.w;
     }
     __syncthreads();
-#pragma unroll
-    for (int c = 0; c < kStep; ++c) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          sums[i][j] = fmaf(x_tile[c][token + i * 16], weight_tile[c][row + j * 16], sums[i][j]);
-      }
-    }
+    tile.multiply(sums, at);
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int t = first_token + token + i * 16;
-      const int o = first_row + row + j * 16;
-      if (t >= args.tokens || o >= args.n) continue;
-      const float value = args.bias == nullptr ? sums[i][j] : sums[i][j] + args.bias[o];
-      static_cast<Out*>(args.out)[t * args.out_stride + o] = round_to<Out>(value);
-    }
-  }
+  store_plain<Out>(args, sums, at);
 }
 
 // A warp turns a tile into 16 rows of 128 columns.
@@ -153,10 +120,9 @@ void quantized_fixed_order_matmul(const LaunchContext& context, const Tensor& ou
                                   const QuantizedMatrix& matrix, const Tensor& bias) {
   const ProductArgs args(out, x, matrix, bias);
   if (args.tokens == 0 || args.n == 0) return;
-  const dim3 grid(ceil_div(args.n, kTile), ceil_div(args.tokens, kTile));
   const auto run = [&]<typename T, typename Out>() {
-    launch(context, "quantized_fixed_order_matmul", fixed_order_kernel<T, Out>, grid, kProductThreads, 0,
-           args);
+    launch(context, "quantized_fixed_order_matmul", fixed_order_kernel<T, Out>, plain_grid(args),
+           kPlainThreads, 0, args);
   };
   if (x.dtype() == DType::kF32) return run.template operator()<float, float>();
   dispatch_linear(x.dtype(), out.dtype(), run);
@@ -174,8 +140,8 @@ void dequantize_rows(const LaunchContext& context, const Tensor& out, const Quan
   out.dtype() == DType::kBF16 ? run.template operator()<BFloat16>() : run.template operator()<Float16>();
 }
 
-void quantized_embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
-                         const Tensor& ids, std::int64_t first_row, float scale) {
+void embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
+               const Tensor& ids, std::int64_t first_row, float scale) {
   if (out.numel() == 0) return;
   const dim3 grid(static_cast<unsigned>(ids.dim(0)), ceil_div(matrix.layout.cols, kRowThreads * 4));
   launch(context, "quantized_embedding", quantized_embedding_kernel, grid, kRowThreads, 0, matrix,

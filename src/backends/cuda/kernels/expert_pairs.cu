@@ -32,20 +32,6 @@ struct PairArgs {
   const float* down_bias;
 };
 
-// Weights: read once, so they need no place in L1.
-template <int kWidth, typename T>
-__device__ Raw<kWidth, T> load_weights(const T* from) {
-  if constexpr (sizeof(T) * kWidth == 16) {
-    uint4 words;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(from));
-    return words;
-  } else {
-    return load_raw<kWidth>(from);
-  }
-}
-
 // A row of weights: load<kWidth>(column) gives neighbours.
 template <typename T>
 struct PlainRow {
@@ -53,7 +39,11 @@ struct PlainRow {
 
   template <int kWidth>
   __device__ Raw<kWidth, T> load(int column) const {
-    return load_weights<kWidth>(values + column);
+    if constexpr (sizeof(T) * kWidth == 16) {
+      return load_once(values + column);
+    } else {
+      return load_raw<kWidth>(values + column);
+    }
   }
 };
 struct CodedRow {

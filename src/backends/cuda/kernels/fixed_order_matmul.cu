@@ -7,6 +7,7 @@
 #include "backends/cuda/kernels/linear.h"
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/mma.cuh"
+#include "backends/cuda/kernels/plain_product.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -87,11 +88,8 @@ __device__ void store_sums(const LinearArgs& args, const float (&sums)[2][4][4],
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        const int t = token + i * 16 + part / 2 * 8 + lane / 4;
-        const int o = row + j * 8 + lane % 4 * 2 + part % 2;
-        if (t >= args.tokens || o >= args.n) continue;
-        const float value = args.bias == nullptr ? sums[i][j][part] : sums[i][j][part] + args.bias[o];
-        static_cast<Out*>(args.out)[t * args.out_stride + o] = round_to<Out>(value);
+        store_sum<Out>(args, token + i * 16 + part / 2 * 8 + lane / 4, row + j * 8 + lane % 4 * 2 + part % 2,
+                       sums[i][j][part]);
       }
     }
   }
@@ -130,58 +128,26 @@ __global__ __launch_bounds__(kThreads) void tensor_core_kernel(LinearArgs args) 
   store_sums<Out>(args, sums, first_token + token, first_row + row);
 }
 
-// float32: 64 tokens × 64 rows of the weight a block, 4 × 4 a thread; k in steps of 16.
-constexpr int kPlainStep = 16;
-constexpr int kPlainThreads = 256;
-
 __global__ __launch_bounds__(kPlainThreads) void plain_kernel(LinearArgs args) {
-  __shared__ float x_tile[kPlainStep]
-                         [kTile + 1];  // odd, so that the transposing stores spread over the banks
-  __shared__ float weight_tile[kPlainStep][kTile + 1];
+  __shared__ PlainTile<float> tile;
   admit_next_kernel();
   wait_for_kernels();
-  const int first_row = blockIdx.x * kTile;
-  const int first_token = blockIdx.y * kTile;
-  const int token = threadIdx.x / 16;
-  const int row = threadIdx.x % 16;
+  const PlainPlace at;
   float sums[4][4] = {};
   for (int begin = 0; begin < args.k; begin += kPlainStep) {
-    for (int i = threadIdx.x; i < kTile * kPlainStep; i += kPlainThreads) {
+    for (int i = threadIdx.x; i < kPlainTile * kPlainStep; i += kPlainThreads) {
       const int r = i / kPlainStep;
       const int c = i % kPlainStep;
-      const bool inside = begin + c < args.k;
-      x_tile[c][r] = inside && first_token + r < args.tokens
-                         ? static_cast<const float*>(args.x)[(first_token + r) * args.x_stride + begin + c]
-                         : 0.0F;
-      weight_tile[c][r] =
-          inside && first_row + r < args.n
-              ? static_cast<const float*>(args.weight)[std::int64_t{first_row + r} * args.k + begin + c]
-              : 0.0F;
+      tile.x[c][r] =
+          plain_element<float>(args.x, args.x_stride, at.first_token + r, args.tokens, begin + c, args.k);
+      tile.weight[c][r] =
+          plain_element<float>(args.weight, args.k, at.first_row + r, args.n, begin + c, args.k);
     }
     __syncthreads();
-#pragma unroll
-    for (int c = 0; c < kPlainStep; ++c) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sums[i][j] = fmaf(x_tile[c][token + i * 16], weight_tile[c][row + j * 16], sums[i][j]);
-        }
-      }
-    }
+    tile.multiply(sums, at);
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int t = first_token + token + i * 16;
-      const int o = first_row + row + j * 16;
-      if (t >= args.tokens || o >= args.n) continue;
-      static_cast<float*>(args.out)[t * args.out_stride + o] =
-          args.bias == nullptr ? sums[i][j] : sums[i][j] + args.bias[o];
-    }
-  }
+  store_plain<float>(args, sums, at);
 }
 
 constexpr int kBiasThreads = 256;
@@ -205,7 +171,7 @@ void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const T
   if (args.tokens == 0 || args.n == 0) return;
   const dim3 grid((args.n + kTile - 1) / kTile, (args.tokens + kTile - 1) / kTile);
   if (weight.dtype() == DType::kF32) {
-    launch(context, "fixed_order_matmul", plain_kernel, grid, kPlainThreads, 0, args);
+    launch(context, "fixed_order_matmul", plain_kernel, plain_grid(args), kPlainThreads, 0, args);
     return;
   }
   const bool vectors = has_vector_rows(x) && has_vector_rows(weight);
@@ -221,17 +187,10 @@ void add_bias(const LaunchContext& context, const Tensor& out, const Tensor& bia
   if (n == 0 || out.dim(0) == 0) return;
   const dim3 grid((n + kBiasThreads - 1) / kBiasThreads, static_cast<unsigned>(out.dim(0)));
   const auto* values = bias.data_as<const float>();
-  const auto run = [&]<typename Out>() {
+  dispatch_out(out.dtype(), [&]<typename Out>() {
     launch(context, "add_bias", add_bias_kernel<Out>, grid, kBiasThreads, 0, out.data_as<Out>(),
            out.stride(0), values, n);
-  };
-  if (out.dtype() == DType::kBF16) {
-    run.template operator()<__nv_bfloat16>();
-  } else if (out.dtype() == DType::kF16) {
-    run.template operator()<__half>();
-  } else {
-    run.template operator()<float>();
-  }
+  });
 }
 
 }  // namespace quire::cuda

@@ -31,11 +31,6 @@ constexpr int kMaxRingBytes = 192 << 10;
 constexpr int stage_bytes_of(int tokens) { return (kTileRows + tokens) * kRowBytes; }
 constexpr int stages_of(int tokens) { return kMaxRingBytes / stage_bytes_of(tokens); }
 
-struct Maps {
-  CUtensorMap weight;
-  CUtensorMap x;
-};
-
 struct Params {
   void* out;
   std::int64_t out_stride;
@@ -119,7 +114,7 @@ class Tiles {
 template <int kTokens, bool kGated>
 struct Producer {
   const Params& p;
-  const Maps& maps;
+  const ProductMaps& maps;
   const Tiles<kTokens>& tiles;
   std::uint8_t* ring;
   Shared<kTokens>& shared;
@@ -177,13 +172,7 @@ struct Consumer {
       hopper::wait(&shared.full[at.place], at.parity);
       const std::uint64_t a = hopper::advance(weight, at.place * kStageBytes);
       const std::uint64_t b = hopper::advance(x, at.place * kStageBytes);
-      hopper::pin(sums);
-      hopper::begin_products();
-#pragma unroll
-      for (int step = 0; step < kDepth / 16; ++step) {
-        hopper::multiply_shared<T>(sums, hopper::advance(a, step * 32), hopper::advance(b, step * 32), true);
-      }
-      hopper::commit_products();
+      hopper::multiply_rows<T>(sums, a, b, true);
       hopper::wait_for_products<1>();
       if (before >= 0) release(before);
       before = at.place;
@@ -231,7 +220,7 @@ struct Consumer {
 #endif
 
 template <typename T, int kTokens, bool kGated>
-__global__ __launch_bounds__(kThreads, 1) void grouped_matmul_kernel(const __grid_constant__ Maps maps,
+__global__ __launch_bounds__(kThreads, 1) void grouped_matmul_kernel(const __grid_constant__ ProductMaps maps,
                                                                      const Params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::uint8_t ring[];  // swizzling goes by address: 1,024 bytes repeat
@@ -256,26 +245,8 @@ __global__ __launch_bounds__(kThreads, 1) void grouped_matmul_kernel(const __gri
 #endif
 }
 
-CUtensorMap weight_map(const Tensor& weight, std::int64_t n, bool gated) {
-  const auto rows = static_cast<cuuint64_t>(weight.dim(0)), k = static_cast<cuuint64_t>(weight.dim(1));
-  if (!gated) {
-    return make_tensor_map(weight, {k, rows, 1, 1}, {k * 2, rows * k * 2, rows * k * 2},
-                           {kDepth, kTileRows, 1, 1});
-  }
-  // Up's rows lie n behind the gate's; the last group of 8 is so far from the end.
-  const auto half = static_cast<cuuint64_t>(n);
-  return make_tensor_map(weight, {k, 8, 2, (rows - half) / 8}, {k * 2, half * k * 2, 8 * k * 2},
-                         {kDepth, 8, 2, kTileRows / 16});
-}
-
-CUtensorMap x_map(const Tensor& x, int tokens) {
-  const auto rows = static_cast<cuuint64_t>(x.dim(0)), k = static_cast<cuuint64_t>(x.dim(1));
-  return make_tensor_map(x, {k, rows, 1}, {k * 2, rows * k * 2},
-                         {kDepth, static_cast<cuuint32_t>(tokens), 1});
-}
-
 template <typename T, int kTokens, bool kGated>
-void launch_tile(const LaunchContext& context, const Maps& maps, const Params& params, int pairs) {
+void launch_tile(const LaunchContext& context, const ProductMaps& maps, const Params& params, int pairs) {
   constexpr int kBytes = stages_of(kTokens) * stage_bytes_of(kTokens);
   constexpr auto kernel = grouped_matmul_kernel<T, kTokens, kGated>;
   allow_shared_bytes<kernel>(kBytes);
@@ -285,7 +256,7 @@ void launch_tile(const LaunchContext& context, const Maps& maps, const Params& p
 }
 
 template <typename T, bool kGated>
-void launch_tokens(const LaunchContext& context, const Maps& maps, const Params& params, int pairs,
+void launch_tokens(const LaunchContext& context, const ProductMaps& maps, const Params& params, int pairs,
                    int tile_tokens) {
   switch (tile_tokens) {
     case 32:
@@ -314,7 +285,7 @@ void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tenso
                       .row_tiles = ceil_div(gated ? 2 * n : n, kTileRows),
                       .slices = ceil_div(x.dim(1), kDepth),
                       .gate = groups.gate};
-  const Maps maps{weight_map(weight, n, gated), x_map(x, groups.tile_tokens)};
+  const ProductMaps maps{map_weight(weight, kTileRows, gated ? n : 0), map_rows(x, groups.tile_tokens)};
   const auto run = [&]<typename T>() {
     gated ? launch_tokens<T, true>(context, maps, params, pairs, groups.tile_tokens)
           : launch_tokens<T, false>(context, maps, params, pairs, groups.tile_tokens);

@@ -48,11 +48,6 @@ __device__ inline void publish_barriers() {
 }
 __device__ inline void publish_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier of `threads` threads by its number; 0 is __syncthreads().
-__device__ inline void sync_threads(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // --- Copies of a box of a tensor to shared memory, counted in bytes by `barrier`. ---
 
 __device__ inline void copy_box(void* to, const CUtensorMap& map, int x, int y, int z,
@@ -170,21 +165,12 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 
 // clang-format off
 #define QUIRE_REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define QUIRE_REGISTERS_48 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23"
-#define QUIRE_REGISTERS_64 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define QUIRE_REGISTERS_48 QUIRE_REGISTERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define QUIRE_REGISTERS_64 QUIRE_REGISTERS_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_REGISTERS_96 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+  QUIRE_REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define QUIRE_REGISTERS_128 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+  QUIRE_REGISTERS_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define QUIRE_BLOCK(b) "+f"(sums[b][0]), "+f"(sums[b][1]), "+f"(sums[b][2]), "+f"(sums[b][3])
 #define QUIRE_BLOCKS_4(b) QUIRE_BLOCK(b), QUIRE_BLOCK((b) + 1), QUIRE_BLOCK((b) + 2), QUIRE_BLOCK((b) + 3)
 #define QUIRE_BLOCKS_32(b) QUIRE_BLOCKS_4(b)
@@ -195,87 +181,76 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 
 // sums (=, or += where add) a · bᵀ by blocks of 8 columns, the layout of mma.cuh: a [64, 16] by_rows, b [N, 16] by_rows.
 // Of codes of 8 bits [64, 32] and [N, 32].
-#define QUIRE_PRODUCT(N, TYPES, ORDERS, A, B, P)                                                        \
+#define QUIRE_PRODUCT(N, TYPES, ORDERS, A, B, P, ...)                                                   \
   asm volatile(                                                                                         \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %" P ", 0;\n"                                               \
       "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" QUIRE_REGISTERS_##N "}, "                       \
-      "%" A ", %" B ", add, 1, 1" ORDERS ";\n}\n"                                                       \
-      : QUIRE_BLOCKS_##N(0) : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define QUIRE_PRODUCT_OF_SHARED(N, TYPE, A, B, P) \
-  QUIRE_PRODUCT(N, "k16.f32." TYPE "." TYPE, ", 0, 0", A, B, P)
-#define QUIRE_PRODUCT_OF_CODES(N, A, B, P) QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", A, B, P)
+      A ", %" B ", add, 1, 1" ORDERS ";\n}\n"                                                           \
+      : QUIRE_BLOCKS_##N(0) : __VA_ARGS__, "l"(b), "r"(static_cast<int>(add)))
+#define QUIRE_PRODUCT_OF_SHARED(N, A, B, P)                                                             \
+  if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {                                                     \
+    QUIRE_PRODUCT(N, "k32.f32.e4m3.e4m3", "", "%" A, B, P, "l"(a));                                     \
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                              \
+    QUIRE_PRODUCT(N, "k16.f32.bf16.bf16", ", 0, 0", "%" A, B, P, "l"(a));                               \
+  } else {                                                                                              \
+    QUIRE_PRODUCT(N, "k16.f32.f16.f16", ", 0, 0", "%" A, B, P, "l"(a));                                 \
+  }
+// With a [64, 16] in registers.
+#define QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS(TYPES)                                                      \
+  QUIRE_PRODUCT(64, TYPES, ", 0", "{%32, %33, %34, %35}", "36", "37",                                   \
+                "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]))
 // The sums of columns from 8 * kFirst on += a · b: a [64, 16] in registers, b [16, N] by_columns.
-#define QUIRE_PRODUCT_OF_REGISTERS(N, TYPE, A, B)                                                       \
+#define QUIRE_PRODUCT_OF_REGISTERS(N, A, B)                                                             \
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {                                                     \
+    QUIRE_TYPED_PRODUCT_OF_REGISTERS(N, "bf16", A, B);                                                  \
+  } else {                                                                                              \
+    QUIRE_TYPED_PRODUCT_OF_REGISTERS(N, "f16", A, B);                                                   \
+  }
+#define QUIRE_TYPED_PRODUCT_OF_REGISTERS(N, TYPE, A, B)                                                 \
   asm volatile(                                                                                         \
       "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_##N "}, "    \
       A ", %" B ", 1, 1, 1, 1;\n"                                                                       \
       : QUIRE_BLOCKS_##N(kFirst) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-// sums (=, or += where add) a · bᵀ: a [64, 16] in registers, b [64, 16] by_rows.
-#define QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS(TYPE)                                                       \
-  asm volatile(                                                                                         \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" QUIRE_REGISTERS_64 "}, "         \
-      "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}\n"                                                   \
-      : QUIRE_BLOCKS_64(0)                                                                              \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
 // clang-format on
 
-template <typename T>
-__device__ inline void multiply_shared(float (&sums)[4][4], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_SHARED(32, "bf16", "16", "17", "18");
-  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
-    QUIRE_PRODUCT_OF_CODES(32, "16", "17", "18");
+template <typename T, int kBlocks>
+__device__ inline void multiply_shared(float (&sums)[kBlocks][4], std::uint64_t a, std::uint64_t b,
+                                       bool add) {
+  if constexpr (kBlocks == 4) {
+    QUIRE_PRODUCT_OF_SHARED(32, "16", "17", "18");
+  } else if constexpr (kBlocks == 6) {
+    QUIRE_PRODUCT_OF_SHARED(48, "24", "25", "26");
+  } else if constexpr (kBlocks == 8) {
+    QUIRE_PRODUCT_OF_SHARED(64, "32", "33", "34");
   } else {
-    QUIRE_PRODUCT_OF_SHARED(32, "f16", "16", "17", "18");
+    static_assert(kBlocks == 16);
+    QUIRE_PRODUCT_OF_SHARED(128, "64", "65", "66");
   }
 }
-template <typename T>
-__device__ inline void multiply_shared(float (&sums)[6][4], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_SHARED(48, "bf16", "24", "25", "26");
-  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
-    QUIRE_PRODUCT_OF_CODES(48, "24", "25", "26");
-  } else {
-    QUIRE_PRODUCT_OF_SHARED(48, "f16", "24", "25", "26");
-  }
-}
-template <typename T>
-__device__ inline void multiply_shared(float (&sums)[8][4], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_SHARED(64, "bf16", "32", "33", "34");
-  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
-    QUIRE_PRODUCT_OF_CODES(64, "32", "33", "34");
-  } else {
-    QUIRE_PRODUCT_OF_SHARED(64, "f16", "32", "33", "34");
-  }
-}
-template <typename T>
-__device__ inline void multiply_shared(float (&sums)[16][4], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_SHARED(128, "bf16", "64", "65", "66");
-  } else {
-    QUIRE_PRODUCT_OF_SHARED(128, "f16", "64", "65", "66");
-  }
+
+// Starts what multiplies whole rows of both, 128 bytes.
+template <typename T, int kBlocks>
+__device__ inline void multiply_rows(float (&sums)[kBlocks][4], std::uint64_t a, std::uint64_t b, bool add) {
+  constexpr int kRowBytes = 128, kStepBytes = 32;
+  pin(sums);
+  begin_products();
+#pragma unroll
+  for (int step = 0; step < kRowBytes; step += kStepBytes)
+    multiply_shared<T>(sums, advance(a, step), advance(b, step), add || step > 0);
+  commit_products();
 }
 
 // kColumns of the sums, from block kFirst on.
 template <typename T, int kColumns, int kFirst, int kBlocks>
 __device__ inline void multiply_registers(float (&sums)[kBlocks][4], const std::uint32_t (&a)[4],
                                           std::uint64_t b) {
-  constexpr bool kBF16 = std::is_same_v<T, __nv_bfloat16>;
-  if constexpr (kColumns == 64 && kBF16) {
-    QUIRE_PRODUCT_OF_REGISTERS(64, "bf16", "{%32, %33, %34, %35}", "36");
-  } else if constexpr (kColumns == 64) {
-    QUIRE_PRODUCT_OF_REGISTERS(64, "f16", "{%32, %33, %34, %35}", "36");
-  } else if constexpr (kColumns == 96 && kBF16) {
-    QUIRE_PRODUCT_OF_REGISTERS(96, "bf16", "{%48, %49, %50, %51}", "52");
+  if constexpr (kColumns == 64) {
+    QUIRE_PRODUCT_OF_REGISTERS(64, "{%32, %33, %34, %35}", "36");
   } else if constexpr (kColumns == 96) {
-    QUIRE_PRODUCT_OF_REGISTERS(96, "f16", "{%48, %49, %50, %51}", "52");
-  } else if constexpr (kBF16) {
-    QUIRE_PRODUCT_OF_REGISTERS(128, "bf16", "{%64, %65, %66, %67}", "68");
+    QUIRE_PRODUCT_OF_REGISTERS(96, "{%48, %49, %50, %51}", "52");
   } else {
-    QUIRE_PRODUCT_OF_REGISTERS(128, "f16", "{%64, %65, %66, %67}", "68");
+    static_assert(kColumns == 128);
+    QUIRE_PRODUCT_OF_REGISTERS(128, "{%64, %65, %66, %67}", "68");
   }
 }
 
@@ -283,15 +258,15 @@ template <typename T>
 __device__ inline void multiply_registers_and_rows(float (&sums)[8][4], const std::uint32_t (&a)[4],
                                                    std::uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("bf16");
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("k16.f32.bf16.bf16");
   } else {
-    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("f16");
+    QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS("k16.f32.f16.f16");
   }
 }
 
 #undef QUIRE_PRODUCT_OF_REGISTERS_AND_ROWS
+#undef QUIRE_TYPED_PRODUCT_OF_REGISTERS
 #undef QUIRE_PRODUCT_OF_REGISTERS
-#undef QUIRE_PRODUCT_OF_CODES
 #undef QUIRE_PRODUCT_OF_SHARED
 #undef QUIRE_PRODUCT
 #undef QUIRE_BLOCKS_128

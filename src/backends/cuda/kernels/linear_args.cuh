@@ -55,6 +55,13 @@ void dispatch_linear(DType weight, DType out, F&& f) {
   }
 }
 
+// Calls f.template operator()<Out>() with the device's type of the output.
+template <typename F>
+void dispatch_out(DType out, F&& f) {
+  if (out == DType::kF32) return f.template operator()<float>();
+  out == DType::kF16 ? f.template operator()<__half>() : f.template operator()<__nv_bfloat16>();
+}
+
 template <typename Out>
 __device__ inline Out round_to(float value) {
   if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
@@ -64,6 +71,14 @@ __device__ inline Out round_to(float value) {
   } else {
     return value;
   }
+}
+
+// out(token, column) = sum + bias, where there is such an element.
+template <typename Out>
+__device__ inline void store_sum(const LinearArgs& args, int token, int column, float sum) {
+  if (token >= args.tokens || column >= args.n) return;
+  const float value = args.bias == nullptr ? sum : sum + args.bias[column];
+  static_cast<Out*>(args.out)[token * args.out_stride + column] = round_to<Out>(value);
 }
 
 }  // namespace quire::cuda

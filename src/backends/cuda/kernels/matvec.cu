@@ -404,11 +404,21 @@ bool matvec_supports(const LaunchContext& context, const Tensor& x, const Tensor
 }
 
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-            const Tensor& bias) {
-  const MatvecArgs args(out, x, weight, bias);
+            const Tensor& bias, Gate gate) {
+  MatvecArgs args(out, x, weight, bias);
+  if (gate) {
+    args.n /= 2;
+    args.activation = terms_of(*gate);
+  }
   if (args.tokens == 0 || args.n == 0) return;
   const bool one_group = args.n <= context.num_sms * kGroupRows;  // a block
   dispatch_linear(weight.dtype(), out.dtype(), [&]<typename T, typename Out>() {
+    if constexpr (sizeof(Out) == 2) {
+      if (gate) {
+        return args.tokens > 8 ? launch_ring<2, 2, true, T, Out>(context, args)
+                               : launch_ring<1, 2, true, T, Out>(context, args);
+      }
+    }
     if (args.tokens > 8) {
       launch_ring<2, 2, false, T, Out>(context, args);
     } else if (one_group) {
@@ -416,18 +426,6 @@ void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, co
     } else {
       launch_ring<1, 2, false, T, Out>(context, args);
     }
-  });
-}
-
-void gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
-                  Activation activation) {
-  MatvecArgs args(out, x, weight, Tensor());
-  args.n /= 2;
-  args.activation = terms_of(activation);
-  if (args.tokens == 0 || args.n == 0) return;
-  dispatch_linear(weight.dtype(), weight.dtype(), [&]<typename T, typename Out>() {
-    args.tokens <= 8 ? launch_ring<1, 2, true, T, T>(context, args)
-                     : launch_ring<2, 2, true, T, T>(context, args);
   });
 }
 

@@ -81,4 +81,9 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
+// A barrier of `threads` threads by its number; 0 is __syncthreads().
+__device__ inline void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 }  // namespace quire::cuda

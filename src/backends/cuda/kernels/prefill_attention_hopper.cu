@@ -98,7 +98,7 @@ struct Producer {
       };
       const KeyRange keys(p, work, S::kKeys);
       keys.empty() ? fetch_next() : stages.fill_all(keys, fetch_next);
-      hopper::sync_threads(kProducerBarrier, kWarpgroup);
+      sync_threads(kProducerBarrier, kWarpgroup);
       work = shared.fetched[next];
     }
     if (leads) copy_queries(work);
@@ -149,7 +149,7 @@ struct Consumer {
       }
     }
     hopper::publish_stores();
-    hopper::sync_threads(kConsumerBarrier + group, kWarpgroup);
+    sync_threads(kConsumerBarrier + group, kWarpgroup);
   }
 
   __device__ void start_scores(int stage) {
@@ -192,7 +192,7 @@ struct Consumer {
       for (int i = threadIdx.x; i < count; i += kConsumers * kWarpgroup) rows[i] = make_uint4(0, 0, 0, 0);
     }
     hopper::publish_stores();
-    hopper::sync_threads(kConsumerBarrier, kConsumers * kWarpgroup);
+    sync_threads(kConsumerBarrier, kConsumers * kWarpgroup);
   }
 
   __device__ void pack_weights() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/probe.h"
+#include "backends/cuda/kernels/vec.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -21,14 +22,6 @@ __global__ void occupy_kernel(std::int64_t nanoseconds) {
     __nanosleep(1000);
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   } while (static_cast<std::int64_t>(now - start) < nanoseconds);
-}
-
-__device__ uint4 load_once(const uint4* from) {
-  uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(from));
-  return value;
 }
 
 __global__ void __launch_bounds__(kThreads)

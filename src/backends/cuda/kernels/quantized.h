@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/linear.h"
 #include "base/tensor.h"
-#include "ops/activation.h"
 
 namespace quire::cuda {
 
@@ -79,24 +79,25 @@ struct QuantizedMatrix {
   // Of kTable4: the low bytes of the table's 16 values, then the high ones, in bfloat16 and in float16.
   std::array<std::uint32_t, 8> table_bf16 = {};
   std::array<std::uint32_t, 8> table_f16 = {};
+
+  // The tiles under the matrix's own sizes.
+  Tensor tile_tensor() const {
+    return Tensor(const_cast<std::uint8_t*>(tiles), DType::kU8, {layout.rows, layout.cols},
+                  DeviceKind::kCuda);
+  }
 };
 
 // out [tokens, rows] = x [tokens, cols] · matrixᵀ + bias f32 [rows], or undefined; out in x's dtype or f32.
-// Rows of x may be strided.
+// Rows of x may be strided. A gate is as in linear.h; gate and up have multiples of 16 rows.
 
 // Whether the fast ones can take it: 16 bits, rows that can be read 16 bytes at a time.
 bool quantized_products_support(const Tensor& x);
 // For 1 to so many tokens.
 constexpr int kMaxQuantizedMatvecTokens = 16;
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                      const QuantizedMatrix& matrix, const Tensor& bias);
-// out [tokens, rows / 2] = activation(x · gateᵀ) * (x · upᵀ); the matrix holds gate's rows, then up's, each a
-// multiple of 16.
-void quantized_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                            const QuantizedMatrix& matrix, Activation activation);
+                      const QuantizedMatrix& matrix, const Tensor& bias, Gate gate = {});
 // For any number of tokens, made for some dozens to hundreds, on Hopper alone. The order of an element's sum
 // depends on the number of tokens.
-bool has_quantized_batched_matmul();
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                               const QuantizedMatrix& matrix, const Tensor& bias);
 // For any number of tokens and any dtype, in float32; every element is summed over cols in one order,
@@ -109,7 +110,7 @@ void quantized_fixed_order_matmul(const LaunchContext& context, const Tensor& ou
 void dequantize_rows(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
                      std::int64_t row);
 // Backend::embedding of a quantised matrix.
-void quantized_embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
-                         const Tensor& ids, std::int64_t first_row, float scale);
+void embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
+               const Tensor& ids, std::int64_t first_row, float scale);
 
 }  // namespace quire::cuda

@@ -390,13 +390,9 @@ __global__ __launch_bounds__(Plan<kWay>::kWarps * 32, Plan<kWay>::kBlocksOfSm) v
   for (int first = begin; first < end; first += P::kTokens) {
     const int tokens = min(P::kTokens, end - first);
     WarpSums<kWay> sums = {};
-    if (layout.block_log2 == 3) {
-      product.template multiply<8>(sums, first, first + tokens);
-    } else if (layout.block_log2 != 0) {
-      product.template multiply<2>(sums, first, first + tokens);
-    } else {
-      product.template multiply<1>(sums, first, first + tokens);
-    }
+    dispatch_block_steps(layout, [&]<int kBlockSteps>() {
+      product.template multiply<kBlockSteps>(sums, first, first + tokens);
+    });
 #pragma unroll
     for (int r = 0; r < P::kRows; ++r) keep_sums<kWay>(all_sums[warp][r], sums[r], row_scales[r]);
     __syncthreads();

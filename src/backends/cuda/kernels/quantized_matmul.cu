@@ -41,10 +41,7 @@ constexpr int kMaxSplit = 8;
 struct BatchedArgs : LinearArgs {
   BatchedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
               const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor,
-                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
-                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
-                   bias_tensor),
+      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor),
         matrix(quantized),
         row_tiles(quantized.layout.row_tiles()),
         col_tiles(quantized.layout.col_tiles()),
@@ -251,11 +248,14 @@ struct Consumer {
     __syncwarp();
   }
 
+  __device__ KPart part() const { return {block.args.split, block.rank}; }
+  __device__ auto place() const {
+    return [threads = block.args.groups * kWarpgroup](int i) { return i * threads + threadIdx.x; };
+  }
   template <typename Out>
   __device__ void write(const ProductOut& out, const float4* exchange) {
     const ProductWriter<Out, false> writer(out, (block.row_tile + warp) * Layout::kTileRows);
-    receive_sums(sums, exchange, block.args.split, block.rank, block.args.groups * kWarpgroup,
-                 [&](int b) { writer.write(sums[b], block.token + b * 8); });
+    receive_sums(sums, exchange, part(), place(), [&](int b) { writer.write(sums[b], block.token + b * 8); });
   }
   __device__ void finish(const ProductOut& out, float4* exchange) {
     const int row = (block.row_tile + warp) * Layout::kTileRows + static_cast<int>(threadIdx.x) % 32 / 4;
@@ -272,7 +272,7 @@ struct Consumer {
     }
     if (block.args.split > 1) {
       hopper::sync_cluster();  // all rings are empty
-      send_sums(sums, exchange, block.args.split, block.rank, block.args.groups * kWarpgroup);
+      send_sums(sums, exchange, part(), place());
       hopper::sync_cluster();
     }
     block.args.out_is_f32 ? write<float>(out, exchange) : write<T>(out, exchange);
@@ -388,8 +388,6 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
 }
 
 }  // namespace
-
-bool has_quantized_batched_matmul() { return is_hopper(); }
 
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                               const QuantizedMatrix& matrix, const Tensor& bias) {

@@ -51,11 +51,7 @@ struct EvenSplit {
 struct MatvecArgs : LinearArgs {
   MatvecArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
              const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor,
-                   Tensor(const_cast<std::uint8_t*>(quantized.tiles), DType::kU8,
-                          {quantized.layout.rows, quantized.layout.cols}, DeviceKind::kCuda),
-                   bias_tensor),
-        matrix(quantized) {}
+      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor), matrix(quantized) {}
 
   QuantizedMatrix matrix;
   int row_tiles = 0;  // of out
@@ -451,34 +447,26 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   });
 }
 
-void multiply(const LaunchContext& context, MatvecArgs args, DType dtype) {
-  if (args.tokens == 0 || args.n == 0) return;
-  args.row_tiles = ceil_div(args.n, Layout::kTileRows);
-  args.col_tiles = args.matrix.layout.col_tiles();
-  const auto run = [&]<typename T>() {
-    args.tokens > 8 ? launch_matvec<T, 2>(context, args) : launch_matvec<T, 1>(context, args);
-  };
-  dtype == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
-}
-
 }  // namespace
 
 bool quantized_products_support(const Tensor& x) { return x.dtype() != DType::kF32 && has_vector_rows(x); }
 
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                      const QuantizedMatrix& matrix, const Tensor& bias) {
+                      const QuantizedMatrix& matrix, const Tensor& bias, Gate gate) {
   MatvecArgs args(out, x, matrix, bias);
   args.out_is_f32 = out.dtype() == DType::kF32;
-  multiply(context, args, x.dtype());
-}
-
-void quantized_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                            const QuantizedMatrix& matrix, Activation activation) {
-  MatvecArgs args(out, x, matrix, Tensor());
-  args.n /= 2;
-  args.is_gated = true;
-  args.activation = terms_of(activation);
-  multiply(context, args, x.dtype());
+  if (gate) {
+    args.n /= 2;
+    args.is_gated = true;
+    args.activation = terms_of(*gate);
+  }
+  if (args.tokens == 0 || args.n == 0) return;
+  args.row_tiles = ceil_div(args.n, Layout::kTileRows);
+  args.col_tiles = matrix.layout.col_tiles();
+  const auto run = [&]<typename T>() {
+    args.tokens > 8 ? launch_matvec<T, 2>(context, args) : launch_matvec<T, 1>(context, args);
+  };
+  x.dtype() == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
 }
 
 }  // namespace quire::cuda

@@ -13,10 +13,6 @@
 // rounding, and a tile's scales.
 namespace quire::cuda {
 
-__device__ inline std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
-  return __byte_perm(low, high, selector);
-}
-
 // (bits & mask) | more, in one instruction where `more` is in a register.
 __device__ inline std::uint32_t masked_or(std::uint32_t bits, std::uint32_t mask, std::uint32_t more) {
   std::uint32_t result;
@@ -26,39 +22,31 @@ __device__ inline std::uint32_t masked_or(std::uint32_t bits, std::uint32_t mask
 
 // Pairs of 16-bit values.
 template <typename T>
-struct Pairs;
-template <>
-struct Pairs<__nv_bfloat16> {
-  static constexpr std::uint32_t kOnes = 0x3F803F80;
+struct Pairs {
+  static constexpr bool kIsBF16 = std::is_same_v<T, __nv_bfloat16>;
+  static constexpr std::uint32_t kOnes = kIsBF16 ? 0x3F803F80 : 0x3C003C00;
+
   __device__ static std::uint32_t both(float value) {
-    const __nv_bfloat162 pair = __float2bfloat162_rn(value);
-    return reinterpret_cast<const std::uint32_t&>(pair);
+    if constexpr (kIsBF16) {
+      return word(__float2bfloat162_rn(value));
+    } else {
+      return word(__float2half2_rn(value));
+    }
   }
   __device__ static std::uint32_t add(std::uint32_t a, std::uint32_t b) {
-    const __nv_bfloat162 sum =
-        __hadd2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
-    return reinterpret_cast<const std::uint32_t&>(sum);
+    return word(__hadd2(pair(a), pair(b)));
   }
   __device__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
-    const __nv_bfloat162 product =
-        __hmul2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
-    return reinterpret_cast<const std::uint32_t&>(product);
+    return word(__hmul2(pair(a), pair(b)));
   }
-};
-template <>
-struct Pairs<__half> {
-  static constexpr std::uint32_t kOnes = 0x3C003C00;
-  __device__ static std::uint32_t both(float value) {
-    const __half2 pair = __float2half2_rn(value);
+
+ private:
+  using Pair = std::conditional_t<kIsBF16, __nv_bfloat162, __half2>;
+  __device__ static const Pair& pair(const std::uint32_t& word) {
+    return reinterpret_cast<const Pair&>(word);
+  }
+  __device__ static std::uint32_t word(const Pair& pair) {
     return reinterpret_cast<const std::uint32_t&>(pair);
-  }
-  __device__ static std::uint32_t add(std::uint32_t a, std::uint32_t b) {
-    const __half2 sum = __hadd2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
-    return reinterpret_cast<const std::uint32_t&>(sum);
-  }
-  __device__ static std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
-    const __half2 product = __hmul2(reinterpret_cast<const __half2&>(a), reinterpret_cast<const __half2&>(b));
-    return reinterpret_cast<const std::uint32_t&>(product);
   }
 };
 
@@ -152,12 +140,12 @@ class Decoder {
     const auto& table = kIsBF16 ? matrix_.table_bf16 : matrix_.table_f16;
     const std::uint32_t last_bits = codes & 0x7777;
     const std::uint32_t half = ((codes >> 1) & 0x4444) | 0x3210;
-    const std::uint32_t low = permute_bytes(permute_bytes(table[0], table[1], last_bits),
-                                            permute_bytes(table[2], table[3], last_bits), half);
-    const std::uint32_t high = permute_bytes(permute_bytes(table[4], table[5], last_bits),
-                                             permute_bytes(table[6], table[7], last_bits), half);
-    first = permute_bytes(low, high, 0x5140);
-    second = permute_bytes(low, high, 0x7362);
+    const std::uint32_t low = __byte_perm(__byte_perm(table[0], table[1], last_bits),
+                                          __byte_perm(table[2], table[3], last_bits), half);
+    const std::uint32_t high = __byte_perm(__byte_perm(table[4], table[5], last_bits),
+                                           __byte_perm(table[6], table[7], last_bits), half);
+    first = __byte_perm(low, high, 0x5140);
+    second = __byte_perm(low, high, 0x7362);
   }
   // Bytes 0 and 2, bytes 1 and 3.
   __device__ void eight_bits(std::uint32_t word, std::uint32_t& first, std::uint32_t& second) const {
@@ -318,9 +306,9 @@ void dispatch_codes(const QuantizedLayout& layout, F&& f) {
 // Calls f.template operator()<kBlockSteps>() with 8 where a tile's rows have one scale, with 1 or 2 steps
 // where they have more.
 template <typename F>
-void dispatch_block_steps(const QuantizedLayout& layout, F&& f) {
+__host__ __device__ void dispatch_block_steps(const QuantizedLayout& layout, F&& f) {
   if (layout.block_log2 == 3) return f.template operator()<QuantizedLayout::kSteps>();
-  layout.block_log2 == 0 ? f.template operator()<1>() : f.template operator()<2>();
+  layout.block_log2 != 0 ? f.template operator()<2>() : f.template operator()<1>();
 }
 
 }  // namespace quire::cuda

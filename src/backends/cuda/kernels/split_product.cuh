@@ -93,34 +93,40 @@ class ProductWriter {
   float bias_[2] = {};
 };
 
-// Block b of the sums is added and written by the cluster's block of rank b % split. Sends what others add:
-// all of the cluster must have come this far before.
-template <int kBlocks>
-__device__ inline void send_sums(const float (&sums)[kBlocks][4], float4* exchange, int split, int rank,
-                                 int threads) {
-  const int slots = (kBlocks + split - 1) / split;
+// A block's part of k: the rank-th of `split`.
+struct KPart {
+  int split, rank;
+};
+
+// Block b of the sums is added and written by the cluster's block of rank b % split.
+// place(i): of this thread's part of the i-th block of sums that a block receives.
+
+// Sends what others add: all of the cluster must have come this far before.
+template <int kBlocks, typename Place>
+__device__ inline void send_sums(const float (&sums)[kBlocks][4], float4* exchange, const KPart& own,
+                                 const Place& place) {
+  const int slots = (kBlocks + own.split - 1) / own.split;
   int owner = 0, slot = 0;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-    if (owner != rank) {
-      const int sender = (rank - owner - 1 + split) % split;
-      hopper::store_to_block(exchange + (sender * slots + slot) * threads + threadIdx.x,
-                             static_cast<unsigned>(owner), sums[b]);
+    if (owner != own.rank) {
+      const int sender = (own.rank - owner - 1 + own.split) % own.split;
+      hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner), sums[b]);
     }
-    if (++owner == split) owner = 0, ++slot;
+    if (++owner == own.split) owner = 0, ++slot;
   }
 }
 // Adds what was sent to this block's, and calls write(block) for each of them.
-template <int kBlocks, typename Write>
-__device__ inline void receive_sums(float (&sums)[kBlocks][4], const float4* exchange, int split, int rank,
-                                    int threads, const Write& write) {
-  const int slots = (kBlocks + split - 1) / split;
+template <int kBlocks, typename Place, typename Write>
+__device__ inline void receive_sums(float (&sums)[kBlocks][4], const float4* exchange, const KPart& own,
+                                    const Place& place, const Write& write) {
+  const int slots = (kBlocks + own.split - 1) / own.split;
   int owner = 0, slot = 0;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-    if (owner == rank) {
-      for (int sender = 0; sender < split - 1; ++sender) {
-        const float4 part = exchange[(sender * slots + slot) * threads + threadIdx.x];
+    if (owner == own.rank) {
+      for (int sender = 0; sender < own.split - 1; ++sender) {
+        const float4 part = exchange[place(sender * slots + slot)];
         sums[b][0] += part.x;
         sums[b][1] += part.y;
         sums[b][2] += part.z;
@@ -128,7 +134,7 @@ __device__ inline void receive_sums(float (&sums)[kBlocks][4], const float4* exc
       }
       write(b);
     }
-    if (++owner == split) owner = 0, ++slot;
+    if (++owner == own.split) owner = 0, ++slot;
   }
 }
 

@@ -47,6 +47,15 @@ __device__ inline void store_vec(T* to, const Vec<T, kWidth>& values) {
   *reinterpret_cast<Vec<T, kWidth>*>(to) = values;
 }
 
+// 16 bytes that are read once, and so need no place in L1.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 words;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from));
+  return words;
+}
+
 // Whether every row of `tensor`, if there is one, can be read in pieces of `width` elements.
 inline bool splits_into(const Tensor& tensor, int width) {
   if (!tensor.defined()) return true;

@@ -154,11 +154,6 @@ __device__ inline std::uint32_t largest_of_lanes(std::uint32_t bits, int lanes) 
   return bits;
 }
 
-// A barrier of some of a block's threads, by its number; 0 is __syncthreads().
-__device__ inline void sync_threads(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 constexpr int kRoundThreads = 256;
 constexpr int kRoundBarrier = 1;
 

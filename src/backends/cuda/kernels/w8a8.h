@@ -1,11 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/linear.h"
 #include "base/tensor.h"
-#include "ops/activation.h"
 #include "ops/linear_format.h"
 
 namespace quire::cuda {
@@ -25,6 +24,10 @@ struct W8a8Matrix {
   InputFormat input;
 
   constexpr bool is_float() const { return input.code == InputFormat::Code::kE4m3; }
+  // The codes as [rows, stride] of a type of 8 bits.
+  Tensor code_tensor(DType dtype) const {
+    return Tensor(const_cast<std::uint8_t*>(codes), dtype, {rows, stride}, DeviceKind::kCuda);
+  }
 };
 
 // Rows of x as codes u8 [tokens, matrix.stride], zeros from cols on, and their scales f32
@@ -37,21 +40,19 @@ struct RoundedInput {
 void round_input(const LaunchContext& context, const RoundedInput& out, const Tensor& x,
                  const W8a8Matrix& matrix);
 
-// out [tokens, rows] = x · matrixᵀ + bias f32 [rows], or undefined; out in x's dtype or f32.
+// out [tokens, rows] = x · matrixᵀ + bias f32 [rows], or undefined; out in x's dtype or f32. A gate is as
+// in linear.h.
 
-// Whether the next two take it: up to 8 tokens of 16 bits, whose codes fit beside the weights' ring.
+// Whether the next one takes it: up to 8 tokens of 16 bits, whose codes fit beside the weights' ring.
 bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W8a8Matrix& matrix);
 // rounded: of x; of one token it may be undefined: the kernel rounds it itself.
 void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias);
-// out [tokens, rows / 2] = activation(x · gateᵀ) * (x · upᵀ); the matrix holds gate's rows, then up's.
-void w8a8_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                       const RoundedInput& rounded, const W8a8Matrix& matrix, Activation activation);
+                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias, Gate gate = {});
 // Whether the next one can take it: E4M3 in whole rows, on Hopper; where gated, gate's rows a multiple of 8.
 bool w8a8_has_batched_matmul(const W8a8Matrix& matrix, bool gated);
-// For any number of tokens, made for some dozens to hundreds. Gated: as w8a8_gated_matvec, without a bias.
+// For any number of tokens, made for some dozens to hundreds.
 void w8a8_batched_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
-                         const W8a8Matrix& matrix, const Tensor& bias, std::optional<Activation> gate);
+                         const W8a8Matrix& matrix, const Tensor& bias, Gate gate = {});
 // For any number of tokens; every element is summed over cols in one order, whatever the number of tokens.
 void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                              const W8a8Matrix& matrix, const Tensor& bias);
@@ -60,7 +61,7 @@ void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& s
                 const W8a8Matrix& matrix, const Tensor& bias);
 
 // Backend::embedding of such a matrix.
-void w8a8_embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix,
-                    const Tensor& ids, std::int64_t first_row, float scale);
+void embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix, const Tensor& ids,
+               std::int64_t first_row, float scale);
 
 }  // namespace quire::cuda

@@ -412,21 +412,6 @@ void launch_w8a8(const LaunchContext& context, const W8a8Args& args, int bytes) 
          static_cast<std::size_t>(bytes), args);
 }
 
-void run_w8a8(const LaunchContext& context, W8a8Args args, DType dtype) {
-  if (args.n == 0) return;
-  const int bytes = plan_block(context, args);
-  const auto run_type = [&]<typename T>() {
-    if (!args.matrix.is_float()) {
-      launch_w8a8<Int8Codes, T, false>(context, args, bytes);
-    } else if (args.block_log2 < 31) {
-      launch_w8a8<E4m3Codes, T, true>(context, args, bytes);
-    } else {
-      launch_w8a8<E4m3Codes, T, false>(context, args, bytes);
-    }
-  };
-  dtype == DType::kBF16 ? run_type.template operator()<BFloat16>() : run_type.template operator()<Float16>();
-}
-
 }  // namespace
 
 bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W8a8Matrix& matrix) {
@@ -438,17 +423,25 @@ bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W
 }
 
 void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias) {
-  run_w8a8(context, W8a8Args(out, x, rounded, matrix, bias), x.dtype());
-}
-
-void w8a8_gated_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                       const RoundedInput& rounded, const W8a8Matrix& matrix, Activation activation) {
-  W8a8Args args(out, x, rounded, matrix, Tensor());
-  args.n /= 2;
-  args.is_gated = true;
-  args.activation = terms_of(activation);
-  run_w8a8(context, args, x.dtype());
+                 const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias, Gate gate) {
+  W8a8Args args(out, x, rounded, matrix, bias);
+  if (gate) {
+    args.n /= 2;
+    args.is_gated = true;
+    args.activation = terms_of(*gate);
+  }
+  if (args.n == 0) return;
+  const int bytes = plan_block(context, args);
+  const auto run = [&]<typename T>() {
+    if (!matrix.is_float()) {
+      launch_w8a8<Int8Codes, T, false>(context, args, bytes);
+    } else if (args.block_log2 < 31) {
+      launch_w8a8<E4m3Codes, T, true>(context, args, bytes);
+    } else {
+      launch_w8a8<E4m3Codes, T, false>(context, args, bytes);
+    }
+  };
+  x.dtype() == DType::kBF16 ? run.template operator()<BFloat16>() : run.template operator()<Float16>();
 }
 
 }  // namespace quire::cuda
