@@ -329,28 +329,6 @@ void launch_cluster(const LaunchContext& context, const ClusterArgs<T>& args, in
                   static_cast<unsigned>(args.cluster), dim3(Sizes::kThreads), Sizes::kBytes, args);
 }
 
-// Calls f.template operator()<kDim, kHeadTiles>() with a head size of has_fast_attention.
-template <typename F>
-void dispatch_heads(int head_dim, int head_tiles, F&& f) {
-  const auto with_dim = [&]<int kDim>() {
-    head_tiles == 1 ? f.template operator()<kDim, 1>() : f.template operator()<kDim, 2>();
-  };
-  switch (head_dim) {
-    case 64:
-      return with_dim.template operator()<64>();
-    case 80:
-      return with_dim.template operator()<80>();
-    case 96:
-      return with_dim.template operator()<96>();
-    case 128:
-      return with_dim.template operator()<128>();
-    case 256:
-      return with_dim.template operator()<256>();
-    default:
-      check(cudaErrorInvalidValue, "cluster attention: head size");
-  }
-}
-
 // Blocks of threads for each of so many items; 0: there are none, or too many for clusters. One block on
 // every multiprocessor at most, since more of them keep the next kernel's out; but two are better than one
 // that is alone with its item.
@@ -359,8 +337,6 @@ int cluster_of(const LaunchContext& context, int items) {
   while (cluster > 2 && items * cluster > context.num_sms) cluster /= 2;
   return items > 0 && items * cluster <= kBlocksOfSm * context.num_sms ? cluster : 0;
 }
-
-int window_of(const AttentionScores& scores) { return scores.window == 0 ? INT_MAX : scores.window; }
 
 }  // namespace
 
@@ -405,9 +381,10 @@ void cluster_attention(const LaunchContext& context, const Tensor& out, const At
         .split = split,
         .scale = ScoreScale(scores),
         .sinks = scores.sinks.data_as<const float>()};
-    dispatch_heads(input.head_dim, split.head_tiles, [&]<int kDim, int kHeadTiles>() {
+    const bool has_kernel = dispatch_heads(input.head_dim, split.head_tiles, [&]<int kDim, int kHeadTiles>() {
       launch_cluster<T, kDim, kHeadTiles>(context, args, batch.num_sequences);
     });
+    require(has_kernel, "cluster attention: head size");
   };
   input.qkv.dtype() == DType::kBF16 ? run.template operator()<BFloat16>()
                                     : run.template operator()<Float16>();

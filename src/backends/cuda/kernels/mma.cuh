@@ -6,8 +6,26 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/dtype.h"
+
 // The warp's matrix instructions (sm_80 and newer) and the asynchronous copies that feed them.
 namespace quire::cuda {
+
+// Calls f.template operator()<T>() with a dtype of 16 bits as these instructions take it.
+template <typename F>
+void dispatch_operand(DType dtype, F&& f) {
+  dtype == DType::kBF16 ? f.template operator()<__nv_bfloat16>() : f.template operator()<__half>();
+}
+
+// Two neighbours in a word.
+__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+__device__ inline std::uint32_t pack(float low, float high, __half) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
