@@ -127,7 +127,7 @@ class CudaBackend final : public Backend {
     cuda::take_sampled_tokens(context(), ids, places, tokens);
   }
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
-    return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
+    return cuda::sampling_workspace_bytes(context_, max_rows, vocab_size);
   }
   void set_token_states(const Tensor& seat_states, const Tensor& entries) override {
     cuda::set_token_states(context(), seat_states, entries);

@@ -8,6 +8,7 @@
 
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/vec.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -50,7 +51,7 @@ void copy_blocks_in(const LaunchContext& context, const Tensor& to, const Tensor
                                  .to_slot = in_units(to.stride(0)),
                                  .from_slot = in_units(from.stride(0)),
                                  .num_pairs = static_cast<int>(pairs.dim(0))};
-  const dim3 grid(static_cast<unsigned>((args.units + kThreads - 1) / kThreads),
+  const dim3 grid(ceil_div(args.units, kThreads),
                   to.data() == from.data() ? 1 : static_cast<unsigned>(std::min(pairs.dim(0), kPairsAtOnce)),
                   static_cast<unsigned>(to.dim(0)));
   launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, dim3(kThreads), 0, args);
