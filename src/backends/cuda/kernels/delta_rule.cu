@@ -99,18 +99,7 @@ __global__ void gated_norm_kernel(T* out, const float* x, const T* gate, const f
         gated_normed<T>(values[i], inverse, weight[i], widen(gate[row * gate_stride + first + i]));
 }
 
-// Calls f.template operator()<the rows of a thread>().
-template <typename F>
-void dispatch_rows(std::int64_t key_dim, F&& f) {
-  if (key_dim <= 4 * kRowStep) {
-    f.template operator()<4>();
-  } else if (key_dim <= 8 * kRowStep) {
-    f.template operator()<8>();
-  } else {
-    static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);
-    f.template operator()<16>();
-  }
-}
+static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);
 
 }  // namespace
 
@@ -144,7 +133,7 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
     }
     dispatch_width<4>({out, state}, [&]<int kWidth>() {
       const unsigned blocks = ceil_div(width, kColumnLanes * kWidth);
-      dispatch_rows(state.dim(2), [&]<int kRows>() {
+      dispatch_up_to<4, 8, 16>(ceil_div(state.dim(2), kRowStep), [&]<int kRows>() {
         launch(context, "gated_delta_rule", delta_rule_kernel<kRows, kWidth, T>,
                dim3(blocks * static_cast<unsigned>(heads), static_cast<unsigned>(batch.num_sequences)),
                dim3(32 * kDeltaWarps), 0, args, static_cast<int>(blocks));

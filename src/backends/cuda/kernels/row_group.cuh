@@ -3,6 +3,9 @@
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
+#include <functional>
+#include <type_traits>
+
 #include "backends/cuda/kernels/launch.h"
 
 namespace quire::cuda {
@@ -36,14 +39,6 @@ __device__ T combine_lanes(const T& of_lane) {
   return value;
 }
 
-// What RowGroup::reduce does with the total of a plain reduction: nothing.
-struct Unchanged {
-  template <typename T>
-  __device__ T operator()(const T& total) const {
-    return total;
-  }
-};
-
 // Reductions over the threads of a block and of a group. Values are of a type T that combine_lanes() takes,
 // and T{} is neutral. Every thread of every block makes a RowGroup at its start, and calls ready() before the
 // first reduce().
@@ -68,9 +63,9 @@ class RowGroup {
 
   // `finish` of the values of all the group's threads, combined in one order; in every thread. A barrier of
   // the group.
-  template <typename T, typename Finish = Unchanged>
+  template <typename T, typename Finish = std::identity>
   __device__ auto reduce(const T& value, Finish&& finish = {}) {
-    using Result = decltype(finish(value));
+    using Result = std::decay_t<decltype(finish(value))>;
     __shared__ Places<T, 2 * kRowBlocks> of_blocks;
     __shared__ Places<Result, 1> shared_result;
     const int lane = static_cast<int>(threadIdx.x) % 32;

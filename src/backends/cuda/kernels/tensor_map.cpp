@@ -23,7 +23,7 @@ CUtensorMap encode_tensor_map(const Tensor& tensor, unsigned num_dims, const cuu
   const CUresult result = encode(&map, type, num_dims, tensor.data(), sizes, strides, box, kSteps,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(result == CUDA_SUCCESS, "a tensor map");
+  check(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue, "a tensor map");
   return map;
 }
 
