@@ -130,8 +130,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     if (!is_there) continue;
     store_head<kWidth>(args,
                        heads.kind == Kind::kQuery ? from + (first + member) * args.head_dim
-                       : is_value                 ? value_at(args, slot, kv_head)
-                                                  : key_at(args, slot, kv_head),
+                                                  : cached_at(args, is_value, slot, kv_head),
                        head);
   }
 }

@@ -165,16 +165,12 @@ __device__ void store_head(const PrepareArgs<T>& args, T* to,
 
 // Where the key or value of KV head `head` lies that is stored at `slot`.
 template <typename T>
-__device__ T* key_at(const PrepareArgs<T>& args, int slot, int head) {
+__device__ T* cached_at(const PrepareArgs<T>& args, bool is_value, int slot, int head) {
   const auto block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
   const auto offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
-  return args.keys + block * args.key_block + offset * args.key_offset + head * args.key_head;
-}
-template <typename T>
-__device__ T* value_at(const PrepareArgs<T>& args, int slot, int head) {
-  const auto block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
-  const auto offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
-  return args.values + block * args.value_block + offset * args.value_offset + head * args.value_head;
+  return is_value
+             ? args.values + block * args.value_block + offset * args.value_offset + head * args.value_head
+             : args.keys + block * args.key_block + offset * args.key_offset + head * args.key_head;
 }
 
 // Of heads that lie in rows of vectors of kWidth elements.

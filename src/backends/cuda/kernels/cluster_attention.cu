@@ -191,10 +191,7 @@ class NewToken {
       }
       store_head<kWidth>(args_.input, is_value ? value_ : key_, head);
       if (slot < 0 || item_.part > 0) continue;
-      store_head<kWidth>(
-          args_.input,
-          is_value ? value_at(args_.input, slot, item_.kv_head) : key_at(args_.input, slot, item_.kv_head),
-          head);
+      store_head<kWidth>(args_.input, cached_at(args_.input, is_value, slot, item_.kv_head), head);
     }
     if (!waited) wait_for_kernels();
   }
