@@ -184,16 +184,6 @@ __global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, Ring<E, k
   }
 }
 
-template <typename T, typename E, int kDim, int kHeadTiles>
-void launch_decode(const LaunchContext& context, const DecodeArgs& args) {
-  using Sizes = Ring<E, kDim, kHeadTiles>;
-  constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
-  allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
-  launch(context, "decode attention", kernel,
-         dim3(static_cast<unsigned>(Sizes::kBlocksOfSm * context.num_sms)), dim3(Sizes::kThreads),
-         Sizes::kBytes, args);
-}
-
 // Bytes from a head's keys in a block to their scales, or to those of the values, if those of all lie so far.
 int scales_offset(const Tensor& keys, const Tensor& scales) {
   if (!scales.defined()) return 0;
@@ -240,10 +230,15 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
   require(bytes <= call.workspace.bytes(), "decode attention: workspace");
   dispatch_operand(call.q.dtype(), [&]<typename T>() {
     dispatch_elements<T>(call.cache.code, [&]<typename E>() {
-      const bool has_kernel = dispatch_heads(
-          shape.head_dim, split.head_tiles,
-          [&]<int kDim, int kHeadTiles>() { launch_decode<T, E, kDim, kHeadTiles>(context, args); });
-      require(has_kernel, "decode attention: head size");
+      const auto run = [&]<int kDim, int kHeadTiles>() {
+        using Sizes = Ring<E, kDim, kHeadTiles>;
+        constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
+        allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
+        launch(context, "decode attention", kernel,
+               dim3(static_cast<unsigned>(Sizes::kBlocksOfSm * context.num_sms)), dim3(Sizes::kThreads),
+               Sizes::kBytes, args);
+      };
+      require(dispatch_heads(shape.head_dim, split.head_tiles, run), "decode attention: head size");
     });
   });
 }
