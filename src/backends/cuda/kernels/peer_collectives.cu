@@ -122,28 +122,6 @@ void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, 
   }
 }
 
-// Of `in` to each rank the rows from rank * share on, as many as `out` has.
-void copy_side_by_side(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in,
-                       std::int64_t share) {
-  const std::int64_t words = words_of(in, in.dim(1));
-  CopyArgs args{.in = in.data_as<const unsigned>(),
-                .out = out.data_as<unsigned>(),
-                .rows = 0,
-                .vectors = static_cast<unsigned>(words),
-                .share = static_cast<unsigned>(share),
-                .last_row = static_cast<unsigned>(in.dim(0) - 1),
-                .in_stride = words_of(in, in.stride(0)),
-                .out_stride = words_of(out, out.stride(0)),
-                .sender_stride = words};
-  const int width = 16 / static_cast<int>(size_of(in.dtype()));
-  if (splits_into(in, width) && splits_into(out, width)) {
-    args.vectors /= 4;
-    copy_rows<4>(context, peers, args, out.dim(0));
-  } else {
-    copy_rows<1>(context, peers, args, out.dim(0));
-  }
-}
-
 }  // namespace
 
 void clear_inbox(const LaunchContext& context, std::byte* inbox, std::size_t bytes) {
@@ -167,13 +145,24 @@ void peer_all_reduce(const LaunchContext& context, const Peers& peers, const Ten
   });
 }
 
-void peer_all_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in) {
-  copy_side_by_side(context, peers, out, in, 0);
-}
-
-void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out,
-                       const Tensor& in) {
-  copy_side_by_side(context, peers, out, in, out.dim(0));
+void peer_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in) {
+  const std::int64_t words = words_of(in, in.dim(1));
+  CopyArgs args{.in = in.data_as<const unsigned>(),
+                .out = out.data_as<unsigned>(),
+                .rows = 0,
+                .vectors = static_cast<unsigned>(words),
+                .share = static_cast<unsigned>(out.dim(0) == in.dim(0) ? 0 : out.dim(0)),
+                .last_row = static_cast<unsigned>(in.dim(0) - 1),
+                .in_stride = words_of(in, in.stride(0)),
+                .out_stride = words_of(out, out.stride(0)),
+                .sender_stride = words};
+  const int width = 16 / static_cast<int>(size_of(in.dtype()));
+  if (splits_into(in, width) && splits_into(out, width)) {
+    args.vectors /= 4;
+    copy_rows<4>(context, peers, args, out.dim(0));
+  } else {
+    copy_rows<1>(context, peers, args, out.dim(0));
+  }
 }
 
 }  // namespace quire::cuda
