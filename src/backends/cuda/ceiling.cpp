@@ -24,23 +24,18 @@ std::shared_ptr<std::byte> scratch(std::size_t bytes) {
 
 // Seconds of the fastest of some runs, the first one apart.
 double fastest(const LaunchContext& context, const std::function<void()>& work) {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), "making an event");
-  check(cudaEventCreate(&end), "making an event");
+  const CudaEvent begin = make_event(), end = make_event();
   work();
   float best = std::numeric_limits<float>::infinity();
   for (int i = 0; i < kRepeats; ++i) {
-    check(cudaEventRecord(begin, context.stream), "recording an event");
+    check(cudaEventRecord(begin.get(), context.stream), "recording an event");
     work();
-    check(cudaEventRecord(end, context.stream), "recording an event");
-    check(cudaEventSynchronize(end), "measuring the device");
+    check(cudaEventRecord(end.get(), context.stream), "recording an event");
+    check(cudaEventSynchronize(end.get()), "measuring the device");
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin, end), "measuring the device");
+    check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "measuring the device");
     best = std::min(best, milliseconds);
   }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
   return 1e-3 * static_cast<double>(best);
 }
 

@@ -181,7 +181,7 @@ class CudaBackend final : public Backend {
   LaunchContext context_;
   std::string name_;
   bool deterministic_ = false;
-  std::array<cudaEvent_t, kEvents> events_{};
+  std::array<CudaEvent, kEvents> events_;
   Event last_event_ = 0;
   Buffer library_workspace_;
   std::unique_ptr<LibraryMatmul> library_;

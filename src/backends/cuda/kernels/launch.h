@@ -5,8 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <type_traits>
 
 namespace quire::cuda {
+
+using CudaEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
 // Where a kernel runs, and what it must know of the device.
 struct LaunchContext {
@@ -24,6 +28,8 @@ void check(cudaError_t status, const char* what);
 inline void require(bool holds, const char* what) {
   check(holds ? cudaSuccess : cudaErrorInvalidValue, what);
 }
+
+CudaEvent make_event(unsigned flags = cudaEventDefault);  // of the current device
 
 int current_device();  // its number, below 64
 // Whether the current device lets a kernel start while the one before it ends: from Hopper on.

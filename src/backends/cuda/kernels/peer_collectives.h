@@ -4,11 +4,7 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/launch.h"
-#include "base/tensor.h"
-
-namespace quire {
-struct NormParams;
-}  // namespace quire
+#include "ops/ops.h"
 
 namespace quire::cuda {
 
