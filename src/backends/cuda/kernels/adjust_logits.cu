@@ -122,7 +122,7 @@ __global__ void set_states_kernel(std::uint16_t* states, const int2* entries, in
 void set_token_states(const LaunchContext& context, const Tensor& seat_states, const Tensor& entries) {
   const auto count = static_cast<int>(entries.dim(0));
   if (count == 0) return;
-  launch(context, "set_token_states", set_states_kernel, dim3(ceil_div(count, kThreads)), dim3(kThreads), 0,
+  launch(context, "set_token_states", set_states_kernel, ceil_div(count, kThreads), kThreads, 0,
          seat_states.data_as<std::uint16_t>(), entries.data_as<const int2>(), count);
 }
 
@@ -149,8 +149,8 @@ void adjust_logits(const LaunchContext& context, const Tensor& logits, const Ten
                         .states = adjustment.token_states.data_as<std::uint16_t>(),
                         .state_stride = adjustment.token_states.stride(0),
                         .vocab = static_cast<int>(logits.dim(1))};
-  const dim3 grid(ceil_div(logits.dim(1), kSlice), static_cast<unsigned>(adjustment.num_rows));
-  launch(context, "adjust_logits", adjust_kernel, grid, dim3(kThreads), 0, args);
+  const dim3 grid(ceil_div(logits.dim(1), kSlice), adjustment.num_rows);
+  launch(context, "adjust_logits", adjust_kernel, grid, kThreads, 0, args);
 }
 
 }  // namespace quire::cuda

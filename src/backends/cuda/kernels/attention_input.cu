@@ -155,8 +155,8 @@ void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T>
                                                             : prepare_kernel<kWidth, false, false, T>
                       : plain ? prepare_kernel<kWidth, true, true, T>
                                                     : prepare_kernel<kWidth, false, true, T>;
-  launch(context, "prepare_attention", kernel,
-         dim3(static_cast<unsigned>(num_tokens), ceil_div(groups, warps)), dim3(warps * 32), 0, args);
+  launch(context, "prepare_attention", kernel, dim3(num_tokens, ceil_div(groups, warps)), warps * 32, 0,
+         args);
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ void causal_conv(const LaunchContext& context, const Tensor& out, const Tensor& 
       dispatch<2, 3, 4>(params.weight.dim(0), [&]<int kTokens>() {
         dispatch_activation(params.activation, [&](auto terms) {
           launch(context, "causal_conv", causal_conv_kernel<kTokens, kWidth, T, decltype(terms)>,
-                 dim3(spans, ceil_div(vectors, threads)), dim3(threads), 0, out.data_as<T>(),
-                 x.data_as<const T>(), args, terms);
+                 dim3(spans, ceil_div(vectors, threads)), threads, 0, out.data_as<T>(), x.data_as<const T>(),
+                 args, terms);
         });
       });
     });

@@ -372,8 +372,8 @@ void cluster_attention(const LaunchContext& context, const Tensor& out, const At
       using Sizes = Sizes<T, kDim, kHeadTiles>;
       constexpr auto kernel = cluster_attention_kernel<T, kDim, kHeadTiles>;
       allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
-      launch_clusters(context, "cluster attention", kernel, dim3(static_cast<unsigned>(items * args.cluster)),
-                      static_cast<unsigned>(args.cluster), dim3(Sizes::kThreads), Sizes::kBytes, args);
+      launch_clusters(context, "cluster attention", kernel, items * args.cluster, args.cluster,
+                      Sizes::kThreads, Sizes::kBytes, args);
     };
     require(dispatch_heads(input.head_dim, split.head_tiles, run), "cluster attention: head size");
   };

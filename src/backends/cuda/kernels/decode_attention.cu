@@ -234,8 +234,7 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
         using Sizes = Ring<E, kDim, kHeadTiles>;
         constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
         allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
-        launch(context, "decode attention", kernel,
-               dim3(static_cast<unsigned>(Sizes::kBlocksOfSm * context.num_sms)), dim3(Sizes::kThreads),
+        launch(context, "decode attention", kernel, Sizes::kBlocksOfSm * context.num_sms, Sizes::kThreads,
                Sizes::kBytes, args);
       };
       require(dispatch_heads(shape.head_dim, split.head_tiles, run), "decode attention: head size");

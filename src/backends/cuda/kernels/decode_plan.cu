@@ -206,7 +206,7 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
   const DecodePlan plan =
       lay_out_plan(reinterpret_cast<std::uintptr_t>(workspace.data()), shape, context.num_sms, bytes);
   require(bytes <= workspace.bytes(), "decode attention: workspace");
-  launch(context, "decode attention plan", plan_kernel, dim3(1), dim3(kThreads), 0, input, plan);
+  launch(context, "decode attention plan", plan_kernel, 1, kThreads, 0, input, plan);
 }
 
 }  // namespace quire::cuda

@@ -284,12 +284,12 @@ __global__ void __launch_bounds__(2 * kColumns, 2) chain_chunks_kernel(const Chu
 }
 
 template <int kColumns, typename T>
-void chain_chunks(const LaunchContext& context, const ChunkArgs<T>& args, unsigned num_spans) {
+void chain_chunks(const LaunchContext& context, const ChunkArgs<T>& args, int num_spans) {
   using Shared = ChainShared<kColumns>;
   allow_shared_bytes<chain_chunks_kernel<T, kColumns>>(sizeof(Shared));
   launch(context, "delta_chain", chain_chunks_kernel<T, kColumns>,
-         dim3(static_cast<unsigned>(args.num_value_heads * args.value_dim / kColumns), num_spans),
-         dim3(2 * kColumns), sizeof(Shared), args);
+         dim3(args.num_value_heads * args.value_dim / kColumns, num_spans), 2 * kColumns, sizeof(Shared),
+         args);
 }
 
 }  // namespace
@@ -307,8 +307,8 @@ void chunked_delta_rule(const LaunchContext& context, const DeltaArgs<T>& rule, 
     prepare_chunks(context, args);
     // Small blocks where they have a multiprocessor each.
     const bool few = spans * rule.num_value_heads * rule.value_dim <= context.num_sms * kWideColumns / 2;
-    few ? chain_chunks<kWideColumns / 2>(context, args, static_cast<unsigned>(spans))
-        : chain_chunks<kWideColumns>(context, args, static_cast<unsigned>(spans));
+    few ? chain_chunks<kWideColumns / 2>(context, args, spans)
+        : chain_chunks<kWideColumns>(context, args, spans);
   }
 }
 template void chunked_delta_rule(const LaunchContext&, const DeltaArgs<BFloat16>&, const Tensor&,

@@ -158,10 +158,9 @@ void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x
                            .eps = net.norm.eps};
     if (streams_delta_step(context, net, batch)) return stream_delta_step(context, args);
     const auto cluster = static_cast<unsigned>(cluster_of(net));
-    launch_clusters(
-        context, "delta_step", delta_step_kernel<T>,
-        dim3(static_cast<unsigned>(args.num_key_heads) * cluster, static_cast<unsigned>(batch.num_sequences)),
-        cluster, dim3(kThreads), 0, args, static_cast<int>(cluster));
+    launch_clusters(context, "delta_step", delta_step_kernel<T>,
+                    dim3(args.num_key_heads * cluster, batch.num_sequences), cluster, kThreads, 0, args,
+                    cluster);
   });
 }
 

@@ -191,8 +191,7 @@ bool streams_delta_step(const LaunchContext& context, const DeltaNet& net, const
 template <typename T>
 void stream_delta_step(const LaunchContext& context, const StepArgs<T>& args) {
   allow_shared_bytes<delta_stream_kernel<T>>(sizeof(Shared));
-  launch(context, "delta_stream", delta_stream_kernel<T>, dim3(static_cast<unsigned>(context.num_sms)),
-         dim3(kThreads), sizeof(Shared), args);
+  launch(context, "delta_stream", delta_stream_kernel<T>, context.num_sms, kThreads, sizeof(Shared), args);
 }
 template void stream_delta_step(const LaunchContext&, const StepArgs<float>&);
 template void stream_delta_step(const LaunchContext&, const StepArgs<BFloat16>&);

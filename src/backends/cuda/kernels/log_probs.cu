@@ -251,8 +251,8 @@ void log_probs(const LaunchContext& context, const LogprobRows& out, const Tenso
                          .ids = out.ids.data_as<int>(),
                          .logprobs = out.logprobs.data_as<float>(),
                          .ranks = out.ranks.data_as<int>()};
-  launch(context, "log_probs", aligned ? log_probs_kernel<true> : log_probs_kernel<false>,
-         dim3(static_cast<unsigned>(batch.num_rows)), dim3(kThreads), 0, args);
+  launch(context, "log_probs", aligned ? log_probs_kernel<true> : log_probs_kernel<false>, batch.num_rows,
+         kThreads, 0, args);
 }
 
 }  // namespace quire::cuda

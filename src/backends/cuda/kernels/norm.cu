@@ -92,7 +92,6 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
   }
 }
 
-// x may be undefined: nothing is added.
 template <typename In, typename Out, typename Row>
 void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
                  float scale, const NormParams& params) {
@@ -104,8 +103,8 @@ void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
     const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
     dispatch<1, 2, 4>(held, [&]<int kHeld>() {
       dispatch_form(params, [&]<NormForm kForm>() {
-        launch(context, "norm", norm_kernel<kWidth, kHeld, kForm, In, Out, Row>,
-               dim3(static_cast<unsigned>(out.dim(0))), dim3(threads), 0, args);
+        launch(context, "norm", norm_kernel<kWidth, kHeld, kForm, In, Out, Row>, out.dim(0), threads, 0,
+               args);
       });
     });
   });

@@ -114,7 +114,7 @@ void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, 
     const dim3 grid =
         grid_of(peers, ceil_div(std::int64_t{args.rows} * args.vectors, kFlatThreads), kFlatThreads);
     dispatch_ranks(peers, [&]<int kRanks>() {
-      launch(context, "all_gather", copy_kernel<kWidth, kRanks>, grid, dim3(kFlatThreads), 0, peers, args);
+      launch(context, "all_gather", copy_kernel<kWidth, kRanks>, grid, kFlatThreads, 0, peers, args);
     });
     args.in += args.rows * args.in_stride;
     args.last_row -= args.rows;
@@ -138,7 +138,7 @@ void peer_all_reduce(const LaunchContext& context, const Peers& peers, const Ten
         const std::int64_t count = std::min(at_once, tensor.numel() - begin);
         const dim3 grid =
             grid_of(peers, ceil_div(ceil_div(count, 16 / sizeof(T)), kFlatThreads), kFlatThreads);
-        launch(context, "all_reduce", reduce_kernel<T, kRanks>, grid, dim3(kFlatThreads), 0, peers,
+        launch(context, "all_reduce", reduce_kernel<T, kRanks>, grid, kFlatThreads, 0, peers,
                tensor.data_as<T>() + begin, static_cast<unsigned>(count));
       }
     });

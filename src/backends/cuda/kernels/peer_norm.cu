@@ -195,8 +195,8 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
         const std::int64_t rest = x.dim(0) - begin - rows;
         if (trips == 2 && rest > 0 && rest < peers.size) rows -= peers.size;  // too few for all ranks
         launch(context, "all_reduce_add_norm", kernel,
-               grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), dim3(threads), 0, peers,
-               args, static_cast<unsigned>(rows));
+               grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), threads, 0, peers, args,
+               static_cast<unsigned>(rows));
         args.x += rows * args.x_stride;
         args.out += rows * args.out_stride;
         args.residual += rows * args.residual_stride;

@@ -21,8 +21,7 @@ void launch_rows(const LaunchContext& context, const char* name, Kernel* kernel,
                  std::int64_t vectors, const Args&... args) {
   const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(vectors, 1, kMaxThreads));
   const dim3 block((threads + 31) / 32 * 32);
-  launch(context, name, kernel, dim3(static_cast<unsigned>(rows), ceil_div(vectors, block.x)), block, 0,
-         args...);
+  launch(context, name, kernel, dim3(rows, ceil_div(vectors, block.x)), block, 0, args...);
 }
 
 __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
@@ -106,25 +105,16 @@ __global__ void embedding_kernel(float* out, const T* weight, const int* ids, st
   store_vec(out + blockIdx.x * out_stride + column, values);
 }
 
-// Strides and columns count units.
-template <typename Unit>
-__global__ void gather_kernel(Unit* out, const Unit* x, const int* rows, std::int64_t out_stride,
+// Strides and columns count units. places: rows of x, or its columns.
+template <typename Unit, bool kOfRows>
+__global__ void gather_kernel(Unit* out, const Unit* x, const int* places, std::int64_t out_stride,
                               std::int64_t x_stride, std::int64_t columns) {
   admit_next_kernel();
   const std::int64_t column = vector_index();
   if (column >= columns) return;
   wait_for_kernels();
-  out[blockIdx.x * out_stride + column] = x[rows[blockIdx.x] * x_stride + column];
-}
-
-template <typename Unit>
-__global__ void gather_cols_kernel(Unit* out, const Unit* x, const int* cols, std::int64_t out_stride,
-                                   std::int64_t x_stride, std::int64_t columns) {
-  admit_next_kernel();
-  const std::int64_t column = vector_index();
-  if (column >= columns) return;
-  wait_for_kernels();
-  out[blockIdx.x * out_stride + column] = x[blockIdx.x * x_stride + cols[column]];
+  out[blockIdx.x * out_stride + column] =
+      kOfRows ? x[places[blockIdx.x] * x_stride + column] : x[blockIdx.x * x_stride + places[column]];
 }
 
 __global__ void fill_tokens_kernel(int* ids, const int* places, const int* tokens, int count) {
@@ -230,7 +220,7 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
   if (out.numel() == 0) return;
   dispatch_copy_unit({out, x}, [&]<typename Unit>() {
     const std::int64_t units = in_units<Unit>(out.dim(1), out);
-    launch_rows(context, "gather_rows", gather_kernel<Unit>, out.dim(0), units, out.data_as<Unit>(),
+    launch_rows(context, "gather_rows", gather_kernel<Unit, true>, out.dim(0), units, out.data_as<Unit>(),
                 x.data_as<const Unit>(), rows.data_as<const int>(), in_units<Unit>(out.stride(0), out),
                 in_units<Unit>(x.stride(0), x), units);
   });
@@ -239,8 +229,9 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols) {
   if (out.numel() == 0) return;
   const auto run = [&]<typename Unit>() {
-    launch_rows(context, "gather_cols", gather_cols_kernel<Unit>, out.dim(0), out.dim(1), out.data_as<Unit>(),
-                x.data_as<const Unit>(), cols.data_as<const int>(), out.stride(0), x.stride(0), out.dim(1));
+    launch_rows(context, "gather_cols", gather_kernel<Unit, false>, out.dim(0), out.dim(1),
+                out.data_as<Unit>(), x.data_as<const Unit>(), cols.data_as<const int>(), out.stride(0),
+                x.stride(0), out.dim(1));
   };
   size_of(x.dtype()) == 2 ? run.template operator()<std::uint16_t>()
                           : run.template operator()<std::uint32_t>();
@@ -250,15 +241,15 @@ void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const 
                          const Tensor& tokens) {
   const auto count = static_cast<int>(ids.dim(0));
   if (count == 0) return;
-  launch(context, "fill_tokens", fill_tokens_kernel, dim3(ceil_div(count, kMaxThreads)), dim3(kMaxThreads), 0,
+  launch(context, "fill_tokens", fill_tokens_kernel, ceil_div(count, kMaxThreads), kMaxThreads, 0,
          ids.data_as<int>(), places.data_as<const int>(), tokens.data_as<const int>(), count);
 }
 
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries) {
   const auto count = static_cast<int>(entries.dim(0));
   if (count == 0) return;
-  launch(context, "update_block_tables", update_block_tables_kernel, dim3(ceil_div(count, kMaxThreads)),
-         dim3(kMaxThreads), 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
+  launch(context, "update_block_tables", update_block_tables_kernel, ceil_div(count, kMaxThreads),
+         kMaxThreads, 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
 }
 
 }  // namespace quire::cuda

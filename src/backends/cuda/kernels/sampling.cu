@@ -307,8 +307,8 @@ struct Plan {
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim = {kRowBlocks, 1, 1};
       cudaLaunchConfig_t config{};
-      config.gridDim = dim3(kRowBlocks);
-      config.blockDim = dim3(kSampleThreads);
+      config.gridDim = kRowBlocks;
+      config.blockDim = kSampleThreads;
       config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
       config.attrs = &attribute;
       config.numAttrs = 1;
@@ -356,11 +356,10 @@ void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& la
   for (int first = 0; first < batch.num_rows; first += kMaxRows) {
     const int count = std::min(batch.num_rows - first, kMaxRows);
     const Plan plan(context, count, logits.dim(1));
-    launch(context, "sample", kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(kSampleThreads),
-           static_cast<std::size_t>(plan.shared_bytes),
-           args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
-           plan.least_share, plan.words,
-           plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
+    launch(
+        context, "sample", kernel, plan.blocks, kSampleThreads, static_cast<std::size_t>(plan.shared_bytes),
+        args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
+        plan.least_share, plan.words, plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
   }
 }
 
