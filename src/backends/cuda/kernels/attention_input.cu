@@ -172,8 +172,8 @@ void rotate_and_store(const LaunchContext& context, const AttentionInput& input,
       return heads_split_into(input, cache, 4) ? launch_width.template operator()<4>()
                                                : launch_width.template operator()<1>();
     }
-    if (!heads_split_into(input, cache, 8) || input.head_dim > kMaxWideHeadDim)
-      check(cudaErrorInvalidValue, "heads of more than 256 dimensions");
+    require(heads_split_into(input, cache, 8) && input.head_dim <= kMaxWideHeadDim,
+            "heads of more than 256 dimensions");
     launch_width.template operator()<8>();
   });
 }
