@@ -48,7 +48,7 @@ void run(const LaunchContext& context, const char* shape, const Tensor& logits, 
   const Tensor tokens = filled(DType::kI32, rows, 0);
   const Tensor last = filled(DType::kI32, rows, 0);
   const Tensor workspace = filled<std::uint8_t>(
-      DType::kU8, static_cast<int>(sampling_workspace_bytes(rows, kVocab, context.num_sms)) + 1, 0);
+      DType::kU8, static_cast<int>(sampling_workspace_bytes(context, rows, kVocab)) + 1, 0);
   for (const Case& c :
        {Case{"greedy", 0, 0, 1, 0}, Case{"temperature 0.6", 0.6F, 0, 1, 0},
         Case{"min-p 0.05", 0.6F, 0, 1, 0.05F}, Case{"top-k 50", 0.6F, 50, 1, 0},

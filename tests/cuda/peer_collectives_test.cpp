@@ -140,7 +140,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
   void gather(const std::vector<Tensor>& outs, const std::vector<Tensor>& ins) {
     on_all([&](int r) {
       const auto i = static_cast<std::size_t>(r);
-      peer_all_gather(rank(r).context(), peers(r), outs[i], ins[i]);
+      peer_gather(rank(r).context(), peers(r), outs[i], ins[i]);
     });
   }
 
@@ -247,7 +247,7 @@ class PeerCollectivesTest : public ::testing::TestWithParam<int> {
     });
     on_all([&](int r) {
       const auto i = static_cast<std::size_t>(r);
-      peer_gather_share(rank(r).context(), peers(r), outs[i], ins[i]);
+      peer_gather(rank(r).context(), peers(r), outs[i], ins[i]);
     });
     on_all([&](int r) {
       auto result = rank(r).download<T>(outs[static_cast<std::size_t>(r)]);
@@ -484,7 +484,7 @@ TEST_P(PeerCollectivesTest, WhoWaitsForASharesRowsEndsWhenTold) {
   });
   expect_to_end_when_told([&](int r) {
     const auto i = static_cast<std::size_t>(r);
-    peer_gather_share(rank(r).context(), peers(r), outs[i].rows(0, (16 + size() - 1) / size()), ins[i]);
+    peer_gather(rank(r).context(), peers(r), outs[i].rows(0, (16 + size() - 1) / size()), ins[i]);
   });
 }
 

@@ -121,8 +121,7 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
                               .seats = seats.tensor(),
                               .workspace = {}};
   const Tensor matrix = batch.logits_of(logits.tensor().data(), DeviceKind::kCuda);
-  const std::size_t bytes =
-      sampling_workspace_bytes(static_cast<int>(rows.size()), matrix.dim(1), context_.num_sms);
+  const std::size_t bytes = sampling_workspace_bytes(context_, static_cast<int>(rows.size()), matrix.dim(1));
   std::vector<std::uint8_t> nothing(bytes + 1);
   const DeviceTensor workspace(tensor_of(nothing, DType::kU8));
   for (int i = 0; i < calls; ++i) {

@@ -1,17 +1,17 @@
 #include "backends/cuda/architectures.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace quire::cuda {
 namespace {
 
 bool one_runs_on(std::string_view architecture, int major, int minor) {
   int number = 0;  // 90 for 9.0
-  std::size_t digits = 0;
-  for (; digits < architecture.size() && architecture[digits] >= '0' && architecture[digits] <= '9'; ++digits)
-    number = number * 10 + (architecture[digits] - '0');
-  if (digits == 0) return true;
-  const std::string_view rest = architecture.substr(digits);
+  const char* const end = architecture.data() + architecture.size();
+  const auto [digits_end, error] = std::from_chars(architecture.data(), end, number);
+  if (error != std::errc()) return true;
+  const std::string_view rest(digits_end, end);
   if (rest.starts_with('a')) return number == major * 10 + minor;
   const bool in_family = number / 10 == major && number % 10 <= minor;
   if (rest.starts_with('f') || rest == "-real") return in_family;

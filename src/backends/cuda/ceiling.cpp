@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 
 #include "backends/cuda/kernels/probe.h"
 #include "base/error.h"
@@ -14,43 +15,28 @@ constexpr int kRepeats = 8;
 constexpr std::size_t kReadBytes = std::size_t{2} << 30;
 constexpr std::int64_t kSide = 8192;
 
-// Memory for the time of a measurement.
-class Scratch {
- public:
-  explicit Scratch(std::size_t bytes) {
-    if (cudaMalloc(&data_, bytes) != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());
-      data_ = nullptr;
-    }
-  }
-  ~Scratch() { cudaFree(data_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
+// Memory for the time of a measurement; null where there is not so much.
+std::shared_ptr<std::byte> scratch(std::size_t bytes) {
+  void* data = nullptr;
+  if (cudaMalloc(&data, bytes) == cudaSuccess) return {static_cast<std::byte*>(data), cudaFree};
+  static_cast<void>(cudaGetLastError());
+  return {};
+}
 
 // Seconds of the fastest of some runs, the first one apart.
 double fastest(const LaunchContext& context, const std::function<void()>& work) {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check(cudaEventCreate(&begin), "making an event");
-  check(cudaEventCreate(&end), "making an event");
+  const CudaEvent begin = make_event(), end = make_event();
   work();
   float best = std::numeric_limits<float>::infinity();
   for (int i = 0; i < kRepeats; ++i) {
-    check(cudaEventRecord(begin, context.stream), "recording an event");
+    check(cudaEventRecord(begin.get(), context.stream), "recording an event");
     work();
-    check(cudaEventRecord(end, context.stream), "recording an event");
-    check(cudaEventSynchronize(end), "measuring the device");
+    check(cudaEventRecord(end.get(), context.stream), "recording an event");
+    check(cudaEventSynchronize(end.get()), "measuring the device");
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin, end), "measuring the device");
+    check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "measuring the device");
     best = std::min(best, milliseconds);
   }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
   return 1e-3 * static_cast<double>(best);
 }
 
@@ -58,18 +44,17 @@ double fastest(const LaunchContext& context, const std::function<void()>& work) 
 
 DeviceCeiling measure_ceiling(const LaunchContext& context, LibraryMatmul& library) {
   DeviceCeiling ceiling;
-  if (const Scratch memory(kReadBytes + sizeof(unsigned)); memory.data() != nullptr) {
-    fill_random(context, memory.data(), kReadBytes / 2);
-    auto* result = reinterpret_cast<unsigned*>(static_cast<std::byte*>(memory.data()) + kReadBytes);
-    const double seconds = fastest(context, [&] { read_all(context, memory.data(), kReadBytes, result); });
+  if (const auto memory = scratch(kReadBytes + sizeof(unsigned))) {
+    fill_random(context, memory.get(), kReadBytes / 2);
+    auto* result = reinterpret_cast<unsigned*>(memory.get() + kReadBytes);
+    const double seconds = fastest(context, [&] { read_all(context, memory.get(), kReadBytes, result); });
     ceiling.read_gb_per_s = 1e-9 * static_cast<double>(kReadBytes) / seconds;
   }
   constexpr std::size_t kMatrixBytes = 2 * kSide * kSide;
-  if (const Scratch memory(3 * kMatrixBytes); memory.data() != nullptr) {
-    fill_random(context, memory.data(), 3 * kSide * kSide);
+  if (const auto memory = scratch(3 * kMatrixBytes)) {
+    fill_random(context, memory.get(), 3 * kSide * kSide);
     const auto matrix = [&](std::size_t index) {
-      return Tensor(static_cast<std::byte*>(memory.data()) + index * kMatrixBytes, DType::kBF16,
-                    {kSide, kSide}, DeviceKind::kCuda);
+      return Tensor(memory.get() + index * kMatrixBytes, DType::kBF16, {kSide, kSide}, DeviceKind::kCuda);
     };
     const double seconds = fastest(
         context, [&] { QUIRE_CHECK(library.multiply(context, matrix(0), matrix(1), matrix(2), {})); });

@@ -14,14 +14,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-class CudaGraph final : public Graph {
- public:
-  explicit CudaGraph(cudaGraphExec_t graph) : graph_(graph) {}
-  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
-  cudaGraphExec_t get() const { return graph_; }
-
- private:
-  cudaGraphExec_t graph_;
+struct CudaGraph final : Graph {
+  explicit CudaGraph(cudaGraphExec_t graph) : executable(graph, cudaGraphExecDestroy) {}
+  std::shared_ptr<CUgraphExec_st> executable;
 };
 
 // The rest of a plan lies in the batch's workspace.
@@ -84,9 +79,7 @@ CudaBackend::CudaBackend(const ModuleOptions& options)
   name_ = format_text("cuda ({})", properties.name);
   context_ = make_context(device_);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "making a stream");
-  for (cudaEvent_t& event : events_) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-  }
+  for (CudaEvent& event : events_) event = make_event(cudaEventDisableTiming);
   library_workspace_ = allocate(LibraryMatmul::kWorkspaceBytes, MemoryKind::kDevice);
   library_ = std::make_unique<LibraryMatmul>(whole(library_workspace_));
 }
@@ -94,7 +87,6 @@ CudaBackend::CudaBackend(const ModuleOptions& options)
 CudaBackend::~CudaBackend() {
   cudaSetDevice(device_);
   cudaStreamSynchronize(context_.stream);
-  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   loader_.reset();
   library_.reset();
   cudaStreamDestroy(context_.stream);
@@ -146,14 +138,14 @@ void CudaBackend::copy(const Tensor& dst, const Tensor& src) {
 }
 
 Event CudaBackend::record() {
-  check(cudaEventRecord(events_[++last_event_ % kEvents], context().stream), "recording an event");
+  check(cudaEventRecord(events_[++last_event_ % kEvents].get(), context().stream), "recording an event");
   return last_event_;
 }
 
 void CudaBackend::wait(Event event) {
   QUIRE_CHECK(event <= last_event_);
   // A mark that was reused since then stands for a later point of the same stream.
-  const cudaEvent_t mark = events_[event % kEvents];
+  const cudaEvent_t mark = events_[event % kEvents].get();
   if (watch_ != nullptr) return watch_->wait(mark);
   check(cudaEventSynchronize(mark), "running a step");
 }
@@ -178,7 +170,8 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
 }
 
 void CudaBackend::replay(const Graph& graph) {
-  check(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).get(), context().stream), "starting a graph");
+  check(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).executable.get(), context().stream),
+        "starting a graph");
 }
 
 std::unique_ptr<Communicator> CudaBackend::connect(std::unique_ptr<Communicator> host,
@@ -286,8 +279,8 @@ std::size_t CudaBackend::prefill_start(const AttentionShape& shape) const {
 }
 
 Tensor CudaBackend::prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const {
-  return slice(workspace, prefill_start(shape),
-               prefill_workspace_bytes(shape, context_.num_sms, prefill_of()));
+  const std::size_t start = prefill_start(shape);
+  return slice(workspace, start, workspace.bytes() - start);
 }
 
 std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const AttentionBatch& batch,

@@ -127,7 +127,7 @@ class CudaBackend final : public Backend {
     cuda::take_sampled_tokens(context(), ids, places, tokens);
   }
   std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size) const override {
-    return cuda::sampling_workspace_bytes(max_rows, vocab_size, context_.num_sms);
+    return cuda::sampling_workspace_bytes(context_, max_rows, vocab_size);
   }
   void set_token_states(const Tensor& seat_states, const Tensor& entries) override {
     cuda::set_token_states(context(), seat_states, entries);
@@ -181,7 +181,7 @@ class CudaBackend final : public Backend {
   LaunchContext context_;
   std::string name_;
   bool deterministic_ = false;
-  std::array<cudaEvent_t, kEvents> events_{};
+  std::array<CudaEvent, kEvents> events_;
   Event last_event_ = 0;
   Buffer library_workspace_;
   std::unique_ptr<LibraryMatmul> library_;

@@ -84,22 +84,11 @@ std::uint64_t process_id() {
 }
 
 // Memory of another process, as this device addresses it.
-class IpcMemory {
- public:
-  explicit IpcMemory(const cudaIpcMemHandle_t& handle) {
-    check(cudaIpcOpenMemHandle(&data_, handle, cudaIpcMemLazyEnablePeerAccess), "another process's memory");
-  }
-  IpcMemory(IpcMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  ~IpcMemory() {
-    if (data_ != nullptr) cudaIpcCloseMemHandle(data_);
-  }
-  IpcMemory& operator=(IpcMemory&&) = delete;
-
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  void* data_ = nullptr;
-};
+std::shared_ptr<std::byte> open_memory(const cudaIpcMemHandle_t& handle) {
+  void* data = nullptr;
+  check(cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess), "another process's memory");
+  return {static_cast<std::byte*>(data), cudaIpcCloseMemHandle};
+}
 
 // One rank's end of peers' memory.
 class PeerMemory {
@@ -122,8 +111,9 @@ class PeerMemory {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const Introduction& other = ranks[rank];
       if (other.host != own.host) fail("rank {} is on another host", rank);
-      peers_.inboxes[rank] = other.process == own.process ? in_this_process(device, other.inbox)
-                                                          : ipc_.emplace_back(other.inbox_handle).data();
+      peers_.inboxes[rank] = other.process == own.process
+                                 ? in_this_process(device, other.inbox)
+                                 : ipc_.emplace_back(open_memory(other.inbox_handle)).get();
     }
     peers_.rank = rank_;
     peers_.size = static_cast<int>(ranks.size());
@@ -155,7 +145,7 @@ class PeerMemory {
   int rank_;
   Buffer inbox_, turn_;
   std::shared_ptr<PeerSigns> signs_;
-  std::vector<IpcMemory> ipc_;
+  std::vector<std::shared_ptr<std::byte>> ipc_;
   Peers peers_;
 };
 
@@ -200,7 +190,7 @@ class CudaCommunicator final : public Communicator {
     if (in.numel() == 0) return;
     const LaunchContext& context = backend_.context();
     if (peers_) {
-      peer_all_gather(context, peers_->peers(), out, in);
+      peer_gather(context, peers_->peers(), out, in);
     } else {
       nccl_->all_gather(out, in);
     }
@@ -210,7 +200,7 @@ class CudaCommunicator final : public Communicator {
     if (!peers_) return Communicator::gather_share(out, in);
     check_fit(out, in);
     if (in.numel() > 0)
-      peer_gather_share(backend_.context(), peers_->peers(), out.rows(0, rows_a_share(in.dim(0))), in);
+      peer_gather(backend_.context(), peers_->peers(), out.rows(0, rows_a_share(in.dim(0))), in);
     return out.rows(0, share_of(in.dim(0)).count);
   }
 
@@ -260,9 +250,7 @@ std::unique_ptr<PeerMemory> reach(CudaBackend& backend, Communicator& host,
                                   std::unique_ptr<PeerMemory> memory,
                                   const std::vector<Introduction>& ranks) {
   const auto reached = share<bool>(host, [&] {
-    const bool all_have_inboxes = std::all_of(ranks.begin(), ranks.end(),
-                                              [](const Introduction& rank) { return rank.inbox != nullptr; });
-    if (!all_have_inboxes) return false;
+    if (std::ranges::find(ranks, nullptr, &Introduction::inbox) != ranks.end()) return false;
     try {
       memory->reach(backend.device_index(), backend.context().num_sms, ranks);
       return true;
@@ -270,14 +258,12 @@ std::unique_ptr<PeerMemory> reach(CudaBackend& backend, Communicator& host,
       return false;
     }
   });
-  if (std::find(reached.begin(), reached.end(), false) != reached.end()) return {};
-  return memory;
+  return std::ranges::find(reached, false) == reached.end() ? std::move(memory) : nullptr;
 }
 
 std::unique_ptr<NcclRanks> connect_nccl(CudaBackend& backend, Communicator& host,
                                         const std::vector<Introduction>& ranks) {
-  if (host.size() > 2 &&
-      std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.deterministic; }))
+  if (host.size() > 2 && std::ranges::any_of(ranks, &Introduction::deterministic))
     fail("deterministic sums among {} GPUs need GPUs that reach each other's memory", host.size());
   const auto ids = share<ncclUniqueId>(host, [&] {
     const Nccl* nccl = Nccl::find();

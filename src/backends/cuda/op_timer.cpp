@@ -18,28 +18,22 @@ OpTimer::OpTimer(const LaunchContext& context) : context_(context) {
   occupy(context_, kHeadStartNanoseconds);
 }
 
-OpTimer::~OpTimer() {
-  for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
-}
-
 void OpTimer::begin(OpKind kind) {
-  Mark mark{kind, nullptr};
-  check(cudaEventCreate(&mark.event), "making an event");
-  marks_.push_back(mark);
-  check(cudaEventRecord(mark.event, context_.stream), "recording an event");
+  marks_.push_back({kind, make_event()});
+  check(cudaEventRecord(marks_.back().event.get(), context_.stream), "recording an event");
 }
 
 // Between two marks.
 double OpTimer::seconds(std::size_t from, std::size_t to) const {
   float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, marks_[from].event, marks_[to].event), "timing ops");
+  check(cudaEventElapsedTime(&milliseconds, marks_[from].event.get(), marks_[to].event.get()), "timing ops");
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
 OpTimes OpTimer::finish() {
   const std::size_t end = marks_.size();
   for (int i = 0; i <= kEmptyMarks; ++i) begin(OpKind::kOther);
-  check(cudaEventSynchronize(marks_.back().event), "timing ops");
+  check(cudaEventSynchronize(marks_.back().event.get()), "timing ops");
   const double mark_seconds = seconds(end, end + kEmptyMarks) / kEmptyMarks;
   OpTimes times{};
   for (std::size_t i = 0; i < end; ++i) {

@@ -13,9 +13,6 @@ namespace quire::cuda {
 class OpTimer {
  public:
   explicit OpTimer(const LaunchContext& context);
-  ~OpTimer();
-  OpTimer(const OpTimer&) = delete;
-  OpTimer& operator=(const OpTimer&) = delete;
 
   void begin(OpKind kind);
   OpTimes finish();  // waits for the last op
@@ -23,7 +20,7 @@ class OpTimer {
  private:
   struct Mark {
     OpKind kind;
-    cudaEvent_t event;
+    CudaEvent event;
   };
 
   double seconds(std::size_t from, std::size_t to) const;

@@ -15,14 +15,19 @@ namespace quire::cuda {
 // there, so that a captured graph stays right when they change. Host-side counts in `batch` (num_sequences,
 // num_tokens, max_query_len, max_seq_len) are upper bounds of what the device tensors hold.
 
-// Whether the kernels of the two parts below can be used; the one in fixed order always can.
+// Calls f.template operator()<kDim>() with a head size that the kernels of the two parts below are made for;
+// whether it is one.
+template <typename F>
+constexpr bool dispatch_head_dim(int head_dim, F&& f) {
+  return dispatch<64, 80, 96, 128, 256>(head_dim, f);
+}
+// Whether those kernels can be used; the one in fixed order always can.
 constexpr bool has_fast_attention(DType dtype, int head_dim) {
-  return dtype != DType::kF32 &&
-         (head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256);
+  return dtype != DType::kF32 && dispatch_head_dim(head_dim, [&]<int>() {});
 }
 
-// AttentionShape::window as kernels take it: more than any position where there is none.
-constexpr int window_of(const AttentionShape& shape) { return shape.window == 0 ? INT_MAX : shape.window; }
+// The window of a shape or of scores as kernels take it: more than any position where there is none.
+constexpr int window_of(const auto& of) { return of.window == 0 ? INT_MAX : of.window; }
 
 // What the kernels of one layer read and write.
 struct AttentionCall {

@@ -130,8 +130,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     if (!is_there) continue;
     store_head<kWidth>(args,
                        heads.kind == Kind::kQuery ? from + (first + member) * args.head_dim
-                       : is_value                 ? value_at(args, slot, kv_head)
-                                                  : key_at(args, slot, kv_head),
+                                                  : cached_at(args, is_value, slot, kv_head),
                        head);
   }
 }
@@ -156,8 +155,8 @@ void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T>
                                                             : prepare_kernel<kWidth, false, false, T>
                       : plain ? prepare_kernel<kWidth, true, true, T>
                                                     : prepare_kernel<kWidth, false, true, T>;
-  launch(context, "prepare_attention", kernel,
-         dim3(static_cast<unsigned>(num_tokens), ceil_div(groups, warps)), dim3(warps * 32), 0, args);
+  launch(context, "prepare_attention", kernel, dim3(num_tokens, ceil_div(groups, warps)), warps * 32, 0,
+         args);
 }
 
 }  // namespace
@@ -173,8 +172,8 @@ void rotate_and_store(const LaunchContext& context, const AttentionInput& input,
       return heads_split_into(input, cache, 4) ? launch_width.template operator()<4>()
                                                : launch_width.template operator()<1>();
     }
-    if (!heads_split_into(input, cache, 8) || input.head_dim > kMaxWideHeadDim)
-      check(cudaErrorInvalidValue, "heads of more than 256 dimensions");
+    require(heads_split_into(input, cache, 8) && input.head_dim <= kMaxWideHeadDim,
+            "heads of more than 256 dimensions");
     launch_width.template operator()<8>();
   });
 }

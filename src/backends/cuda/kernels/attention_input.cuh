@@ -165,16 +165,12 @@ __device__ void store_head(const PrepareArgs<T>& args, T* to,
 
 // Where the key or value of KV head `head` lies that is stored at `slot`.
 template <typename T>
-__device__ T* key_at(const PrepareArgs<T>& args, int slot, int head) {
+__device__ T* cached_at(const PrepareArgs<T>& args, bool is_value, int slot, int head) {
   const auto block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
   const auto offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
-  return args.keys + block * args.key_block + offset * args.key_offset + head * args.key_head;
-}
-template <typename T>
-__device__ T* value_at(const PrepareArgs<T>& args, int slot, int head) {
-  const auto block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
-  const auto offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
-  return args.values + block * args.value_block + offset * args.value_offset + head * args.value_head;
+  return is_value
+             ? args.values + block * args.value_block + offset * args.value_offset + head * args.value_head
+             : args.keys + block * args.key_block + offset * args.key_offset + head * args.key_head;
 }
 
 // Of heads that lie in rows of vectors of kWidth elements.
@@ -182,7 +178,6 @@ template <int kWidth, typename T>
 PrepareArgs<T> prepare_args(const AttentionInput& input, const KvCacheLayer& cache,
                             const AttentionBatch& batch) {
   const Tensor& table = input.cos_sin;
-  const bool has_codes = cache.code != CacheCode::kNone;
   int lane_bits = 5;
   while (lane_bits > 0 && (kPieces<kWidth> * kWidth << lane_bits) >= input.head_dim) --lane_bits;
   return {.qkv = input.qkv.data_as<T>(),
@@ -196,7 +191,7 @@ PrepareArgs<T> prepare_args(const AttentionInput& input, const KvCacheLayer& cac
           .positions = batch.positions.data_as<const int>(),
           .slots = batch.slot_mapping.data_as<const int>(),
           .qkv_stride = input.qkv.stride(0),
-          .cos_sin_stride = table.defined() ? table.stride(0) : 0,
+          .cos_sin_stride = table.stride(0),
           .key_block = cache.keys.stride(0),
           .key_head = cache.keys.stride(1),
           .key_offset = cache.keys.stride(2),
@@ -208,8 +203,8 @@ PrepareArgs<T> prepare_args(const AttentionInput& input, const KvCacheLayer& cac
           .value_scales = cache.value_scales.data_as<float>(),
           .k_given = input.k_scales.data_as<const float>(),
           .v_given = input.v_scales.data_as<const float>(),
-          .scale_block = has_codes ? cache.key_scales.stride(0) : 0,
-          .scale_head = has_codes ? cache.key_scales.stride(1) : 0,
+          .scale_block = cache.key_scales.stride(0),
+          .scale_head = cache.key_scales.stride(1),
           .num_heads = input.num_heads,
           .num_kv_heads = input.num_kv_heads,
           .head_dim = input.head_dim,

@@ -19,6 +19,14 @@ struct Code {
 template <typename E>
 inline constexpr bool kIsCode = sizeof(E) == 1;
 
+// Calls f.template operator()<E>() with the elements of a cache: T where they are no codes.
+template <typename T, typename F>
+void dispatch_elements(CacheCode code, F&& f) {
+  if (code == CacheCode::kNone) return f.template operator()<T>();
+  code == CacheCode::kE4m3 ? f.template operator()<Code<CacheCode::kE4m3>>()
+                           : f.template operator()<Code<CacheCode::kE5m2>>();
+}
+
 // The low two codes of a word and its high two as pairs of float16, which has all values of a code. Before
 // compute capability 8.9 E4M3's NaN becomes a number: its row's scale is a NaN, too.
 template <CacheCode kCode>

@@ -97,18 +97,6 @@ __global__ void __launch_bounds__(kMaxThreads)
     store_vec(args.state + to * args.slot_stride + std::int64_t{k} * args.channels + channel, kept[k]);
 }
 
-// Calls f.template operator()<K>() with the tokens of a convolution.
-template <typename F>
-void dispatch_tokens(std::int64_t tokens, F&& f) {
-  if (tokens == 2) {
-    f.template operator()<2>();
-  } else if (tokens == 3) {
-    f.template operator()<3>();
-  } else {
-    f.template operator()<4>();
-  }
-}
-
 }  // namespace
 
 bool causal_conv_supports(const ConvParams& params) {
@@ -135,11 +123,11 @@ void causal_conv(const LaunchContext& context, const Tensor& out, const Tensor& 
     dispatch_width<4>({out, x, params.weight, params.bias, state}, [&]<int kWidth>() {
       const unsigned vectors = ceil_div(x.dim(1), kWidth);
       const unsigned threads = std::min<unsigned>((vectors + 31) / 32 * 32, kMaxThreads);
-      dispatch_tokens(params.weight.dim(0), [&]<int kTokens>() {
+      dispatch<2, 3, 4>(params.weight.dim(0), [&]<int kTokens>() {
         dispatch_activation(params.activation, [&](auto terms) {
           launch(context, "causal_conv", causal_conv_kernel<kTokens, kWidth, T, decltype(terms)>,
-                 dim3(spans, ceil_div(vectors, threads)), dim3(threads), 0, out.data_as<T>(),
-                 x.data_as<const T>(), args, terms);
+                 dim3(spans, ceil_div(vectors, threads)), threads, 0, out.data_as<T>(), x.data_as<const T>(),
+                 args, terms);
         });
       });
     });

@@ -191,10 +191,7 @@ class NewToken {
       }
       store_head<kWidth>(args_.input, is_value ? value_ : key_, head);
       if (slot < 0 || item_.part > 0) continue;
-      store_head<kWidth>(
-          args_.input,
-          is_value ? value_at(args_.input, slot, item_.kv_head) : key_at(args_.input, slot, item_.kv_head),
-          head);
+      store_head<kWidth>(args_.input, cached_at(args_.input, is_value, slot, item_.kv_head), head);
     }
     if (!waited) wait_for_kernels();
   }
@@ -319,38 +316,6 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
 #endif
 }
 
-template <typename T, int kDim, int kHeadTiles>
-void launch_cluster(const LaunchContext& context, const ClusterArgs<T>& args, int num_sequences) {
-  using Sizes = Sizes<T, kDim, kHeadTiles>;
-  constexpr auto kernel = cluster_attention_kernel<T, kDim, kHeadTiles>;
-  allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
-  const int items = num_sequences * args.input.num_kv_heads * args.split.parts;
-  launch_clusters(context, "cluster attention", kernel, dim3(static_cast<unsigned>(items * args.cluster)),
-                  static_cast<unsigned>(args.cluster), dim3(Sizes::kThreads), Sizes::kBytes, args);
-}
-
-// Calls f.template operator()<kDim, kHeadTiles>() with a head size of has_fast_attention.
-template <typename F>
-void dispatch_heads(int head_dim, int head_tiles, F&& f) {
-  const auto with_dim = [&]<int kDim>() {
-    head_tiles == 1 ? f.template operator()<kDim, 1>() : f.template operator()<kDim, 2>();
-  };
-  switch (head_dim) {
-    case 64:
-      return with_dim.template operator()<64>();
-    case 80:
-      return with_dim.template operator()<80>();
-    case 96:
-      return with_dim.template operator()<96>();
-    case 128:
-      return with_dim.template operator()<128>();
-    case 256:
-      return with_dim.template operator()<256>();
-    default:
-      check(cudaErrorInvalidValue, "cluster attention: head size");
-  }
-}
-
 // Blocks of threads for each of so many items; 0: there are none, or too many for clusters. One block on
 // every multiprocessor at most, since more of them keep the next kernel's out; but two are better than one
 // that is alone with its item.
@@ -359,8 +324,6 @@ int cluster_of(const LaunchContext& context, int items) {
   while (cluster > 2 && items * cluster > context.num_sms) cluster /= 2;
   return items > 0 && items * cluster <= kBlocksOfSm * context.num_sms ? cluster : 0;
 }
-
-int window_of(const AttentionScores& scores) { return scores.window == 0 ? INT_MAX : scores.window; }
 
 }  // namespace
 
@@ -388,29 +351,34 @@ bool cluster_attention_supports(const LaunchContext& context, const AttentionInp
 void cluster_attention(const LaunchContext& context, const Tensor& out, const AttentionInput& input,
                        const KvCacheLayer& cache, const AttentionBatch& batch,
                        const AttentionScores& scores) {
-  const auto run = [&]<typename T>() {
-    const HeadSplit split(input.num_heads, input.num_kv_heads);
-    const ClusterArgs<T> args{
-        .input = prepare_args<kWidth, T>(input, cache, batch),
-        .out = static_cast<Native<T>*>(out.data()),
-        .tables = batch.block_tables.data_as<const int>(),
-        .starts = batch.query_starts.data_as<const int>(),
-        .lengths = batch.seq_lens.data_as<const int>(),
-        .table_rows = batch.table_rows.data_as<const int>(),
-        .out_stride = out.stride(0),
-        .table_stride = batch.block_tables.stride(0),
-        .block_shift = std::countr_zero(static_cast<unsigned>(cache.keys.dim(2))),
-        .window = window_of(scores),
-        .cluster = cluster_of(context, batch.num_sequences * input.num_kv_heads * split.parts),
-        .split = split,
-        .scale = ScoreScale(scores),
-        .sinks = scores.sinks.data_as<const float>()};
-    dispatch_heads(input.head_dim, split.head_tiles, [&]<int kDim, int kHeadTiles>() {
-      launch_cluster<T, kDim, kHeadTiles>(context, args, batch.num_sequences);
-    });
+  const HeadSplit split(input.num_heads, input.num_kv_heads);
+  const int items = batch.num_sequences * input.num_kv_heads * split.parts;
+  const auto run_type = [&]<typename T>() {
+    const ClusterArgs<T> args{.input = prepare_args<kWidth, T>(input, cache, batch),
+                              .out = static_cast<Native<T>*>(out.data()),
+                              .tables = batch.block_tables.data_as<const int>(),
+                              .starts = batch.query_starts.data_as<const int>(),
+                              .lengths = batch.seq_lens.data_as<const int>(),
+                              .table_rows = batch.table_rows.data_as<const int>(),
+                              .out_stride = out.stride(0),
+                              .table_stride = batch.block_tables.stride(0),
+                              .block_shift = std::countr_zero(static_cast<unsigned>(cache.keys.dim(2))),
+                              .window = window_of(scores),
+                              .cluster = cluster_of(context, items),
+                              .split = split,
+                              .scale = ScoreScale(scores),
+                              .sinks = scores.sinks.data_as<const float>()};
+    const auto run = [&]<int kDim, int kHeadTiles>() {
+      using Sizes = Sizes<T, kDim, kHeadTiles>;
+      constexpr auto kernel = cluster_attention_kernel<T, kDim, kHeadTiles>;
+      allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
+      launch_clusters(context, "cluster attention", kernel, items * args.cluster, args.cluster,
+                      Sizes::kThreads, Sizes::kBytes, args);
+    };
+    require(dispatch_heads(input.head_dim, split.head_tiles, run), "cluster attention: head size");
   };
-  input.qkv.dtype() == DType::kBF16 ? run.template operator()<BFloat16>()
-                                    : run.template operator()<Float16>();
+  input.qkv.dtype() == DType::kBF16 ? run_type.template operator()<BFloat16>()
+                                    : run_type.template operator()<Float16>();
 }
 
 }  // namespace quire::cuda

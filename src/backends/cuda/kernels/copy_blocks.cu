@@ -8,6 +8,7 @@
 
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/launch.h"
+#include "backends/cuda/kernels/vec.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -15,45 +16,32 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::int64_t kPairsAtOnce = 64;
 
-template <typename Unit>
-struct BlockCopyArgs {
-  Unit* to;
-  const Unit* from;
-  const int* pairs;
-  std::int64_t units;               // of a piece
-  std::int64_t to_slot, from_slot;  // strides, in units
-  int num_pairs;
-};
-
-// Within one cache grid y is 1: a thread copies its place in every pair, in order, so that a block may be
-// copied from after it was copied to.
+// units: of a piece; slots: their strides, in units. Within one cache grid y is 1: a thread copies its place
+// in every pair, in order, so that a block may be copied from after it was copied to.
 template <typename Unit>
 __global__ void __launch_bounds__(kThreads)
-    copy_blocks_kernel(const __grid_constant__ BlockCopyArgs<Unit> args) {
+    copy_blocks_kernel(Unit* to, const Unit* from, const int* pairs, std::int64_t units, std::int64_t to_slot,
+                       std::int64_t from_slot, int num_pairs) {
   admit_next_kernel();
   const std::int64_t place = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (place >= args.units) return;
-  Unit* const to = args.to + blockIdx.z * args.to_slot + place;
-  const Unit* const from = args.from + blockIdx.z * args.from_slot + place;
+  if (place >= units) return;
+  to += blockIdx.z * to_slot + place;
+  from += blockIdx.z * from_slot + place;
   wait_for_kernels();
-  for (int i = static_cast<int>(blockIdx.y); i < args.num_pairs; i += static_cast<int>(gridDim.y))
-    to[args.pairs[2 * i + 1] * args.units] = from[args.pairs[2 * i] * args.units];
+  for (int i = static_cast<int>(blockIdx.y); i < num_pairs; i += static_cast<int>(gridDim.y))
+    to[pairs[2 * i + 1] * units] = from[pairs[2 * i] * units];
 }
 
 template <typename Unit>
 void copy_blocks_in(const LaunchContext& context, const Tensor& to, const Tensor& from, const Tensor& pairs) {
   const auto in_units = [](std::int64_t bytes) { return bytes / std::int64_t{sizeof(Unit)}; };
-  const BlockCopyArgs<Unit> args{.to = to.data_as<Unit>(),
-                                 .from = from.data_as<const Unit>(),
-                                 .pairs = pairs.data_as<const int>(),
-                                 .units = in_units(to.dim(2)),
-                                 .to_slot = in_units(to.stride(0)),
-                                 .from_slot = in_units(from.stride(0)),
-                                 .num_pairs = static_cast<int>(pairs.dim(0))};
-  const dim3 grid(static_cast<unsigned>((args.units + kThreads - 1) / kThreads),
+  const std::int64_t units = in_units(to.dim(2));
+  const dim3 grid(ceil_div(units, kThreads),
                   to.data() == from.data() ? 1 : static_cast<unsigned>(std::min(pairs.dim(0), kPairsAtOnce)),
                   static_cast<unsigned>(to.dim(0)));
-  launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, dim3(kThreads), 0, args);
+  launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, kThreads, 0, to.data_as<Unit>(),
+         from.data_as<const Unit>(), pairs.data_as<const int>(), units, in_units(to.stride(0)),
+         in_units(from.stride(0)), static_cast<int>(pairs.dim(0)));
 }
 
 }  // namespace

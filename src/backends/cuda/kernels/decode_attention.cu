@@ -184,53 +184,12 @@ __global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, Ring<E, k
   }
 }
 
-template <typename T, typename E, int kDim, int kHeadTiles>
-void launch_decode(const LaunchContext& context, const DecodeArgs& args) {
-  using Sizes = Ring<E, kDim, kHeadTiles>;
-  constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
-  allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
-  launch(context, "decode attention", kernel,
-         dim3(static_cast<unsigned>(Sizes::kBlocksOfSm * context.num_sms)), dim3(Sizes::kThreads),
-         Sizes::kBytes, args);
-}
-
-template <typename T, typename E, int kDim>
-void launch_decode(const LaunchContext& context, const DecodeArgs& args, int head_tiles) {
-  head_tiles == 1 ? launch_decode<T, E, kDim, 1>(context, args) : launch_decode<T, E, kDim, 2>(context, args);
-}
-
-template <typename T, typename E>
-void launch_decode(const LaunchContext& context, const DecodeArgs& args, int head_tiles, int head_dim) {
-  switch (head_dim) {
-    case 64:
-      return launch_decode<T, E, 64>(context, args, head_tiles);
-    case 80:
-      return launch_decode<T, E, 80>(context, args, head_tiles);
-    case 96:
-      return launch_decode<T, E, 96>(context, args, head_tiles);
-    case 128:
-      return launch_decode<T, E, 128>(context, args, head_tiles);
-    case 256:
-      return launch_decode<T, E, 256>(context, args, head_tiles);
-    default:
-      check(cudaErrorInvalidValue, "decode attention: head size");
-  }
-}
-
-template <typename T>
-void launch_decode(const LaunchContext& context, const DecodeArgs& args, CacheCode code, int head_dim) {
-  const int tiles = args.split.head_tiles;
-  if (code == CacheCode::kNone) return launch_decode<T, T>(context, args, tiles, head_dim);
-  code == CacheCode::kE4m3 ? launch_decode<T, Code<CacheCode::kE4m3>>(context, args, tiles, head_dim)
-                           : launch_decode<T, Code<CacheCode::kE5m2>>(context, args, tiles, head_dim);
-}
-
 // Bytes from a head's keys in a block to their scales, or to those of the values, if those of all lie so far.
 int scales_offset(const Tensor& keys, const Tensor& scales) {
   if (!scales.defined()) return 0;
   for (int i = 0; i < 2; ++i) {
     const bool is_beside = scales.stride(i) * static_cast<std::int64_t>(sizeof(float)) == keys.stride(i);
-    check(is_beside ? cudaSuccess : cudaErrorInvalidValue, "decode attention: scales");
+    require(is_beside, "decode attention: scales");
   }
   return static_cast<int>(scales.data_as<const std::byte>() - keys.data_as<const std::byte>());
 }
@@ -244,7 +203,7 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
   const bool supported = call.q.dtype() != DType::kF32 && keys.stride(2) == shape.head_dim &&
                          std::has_single_bit(static_cast<unsigned>(shape.block_size)) &&
                          shape.block_size >= 8;
-  check(supported ? cudaSuccess : cudaErrorInvalidValue, "decode attention: cache");
+  require(supported, "decode attention: cache");
   std::size_t bytes = 0;
   const DecodeArgs args{
       .out = call.out.data(),
@@ -268,10 +227,19 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .sinks = call.scores.sinks.data_as<const float>(),
       .plan = lay_out_plan(reinterpret_cast<std::uintptr_t>(call.workspace.data()), shape, context.num_sms,
                            bytes)};
-  check(bytes <= call.workspace.bytes() ? cudaSuccess : cudaErrorInvalidValue, "decode attention: workspace");
-  call.q.dtype() == DType::kBF16
-      ? launch_decode<__nv_bfloat16>(context, args, call.cache.code, shape.head_dim)
-      : launch_decode<__half>(context, args, call.cache.code, shape.head_dim);
+  require(bytes <= call.workspace.bytes(), "decode attention: workspace");
+  dispatch_operand(call.q.dtype(), [&]<typename T>() {
+    dispatch_elements<T>(call.cache.code, [&]<typename E>() {
+      const auto run = [&]<int kDim, int kHeadTiles>() {
+        using Sizes = Ring<E, kDim, kHeadTiles>;
+        constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
+        allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
+        launch(context, "decode attention", kernel, Sizes::kBlocksOfSm * context.num_sms, Sizes::kThreads,
+               Sizes::kBytes, args);
+      };
+      require(dispatch_heads(shape.head_dim, split.head_tiles, run), "decode attention: head size");
+    });
+  });
 }
 
 }  // namespace quire::cuda

@@ -205,8 +205,8 @@ void plan_decode(const LaunchContext& context, const AttentionBatch& batch, cons
   std::size_t bytes = 0;
   const DecodePlan plan =
       lay_out_plan(reinterpret_cast<std::uintptr_t>(workspace.data()), shape, context.num_sms, bytes);
-  check(bytes <= workspace.bytes() ? cudaSuccess : cudaErrorInvalidValue, "decode attention: workspace");
-  launch(context, "decode attention plan", plan_kernel, dim3(1), dim3(kThreads), 0, input, plan);
+  require(bytes <= workspace.bytes(), "decode attention: workspace");
+  launch(context, "decode attention plan", plan_kernel, 1, kThreads, 0, input, plan);
 }
 
 }  // namespace quire::cuda

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/attention_batch.h"
+#include "backends/cuda/kernels/attention.h"
 
 // How paged decode attention is divided over the device.
 //
@@ -39,6 +39,14 @@ struct HeadSplit {
   int parts;       // items of a KV head
   int heads_per_item;
 };
+
+// Calls f.template operator()<kDim, kHeadTiles>(), as dispatch_head_dim.
+template <typename F>
+bool dispatch_heads(int head_dim, int head_tiles, F&& f) {
+  return dispatch_head_dim(head_dim, [&]<int kDim>() {
+    head_tiles == 1 ? f.template operator()<kDim, 1>() : f.template operator()<kDim, 2>();
+  });
+}
 
 // A sequence that takes part.
 struct alignas(16) DecodeRow {

@@ -13,17 +13,6 @@ __device__ inline std::uint32_t transpose(std::uint32_t matrix) {
   return result;
 }
 
-template <typename T>
-__device__ inline std::uint32_t pack(float low, float high) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const std::uint32_t&>(both);
-  } else {
-    const __half2 both = __floats2half2_rn(low, high);
-    return reinterpret_cast<const std::uint32_t&>(both);
-  }
-}
-
 __device__ inline float log2_approx(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -215,7 +204,7 @@ class WarpAttention {
 #pragma unroll
       for (std::uint32_t& pair : queries_[n][k]) {
         const float2 x = widen_pair<T>(pair);
-        pair = pack<__half>(x.x * inverse, x.y * inverse);
+        pair = pack(x.x * inverse, x.y * inverse, __half());
       }
     }
 #pragma unroll
@@ -277,8 +266,8 @@ class WarpAttention {
       scores[i] = kIsCode<E> ? exp2_approx(first - largest) : first_weight;
       scores[i + 2] = kIsCode<E> ? exp2_approx(second - largest) : second_weight;
     }
-    weights[0] = transpose(pack<Operand>(scores[0], scores[1]));
-    weights[1] = transpose(pack<Operand>(scores[2], scores[3]));
+    weights[0] = transpose(pack(scores[0], scores[1], Operand()));
+    weights[1] = transpose(pack(scores[2], scores[3], Operand()));
 #pragma unroll
     for (int m = 0; m < kSteps; ++m) {
 #pragma unroll
@@ -336,7 +325,7 @@ class HeadSum {
   template <typename T>
   __device__ void write(T* out, float other) {
     scale(__fdividef(1.0F, total_ + other));
-    *reinterpret_cast<uint2*>(out) = {pack<T>(sums_.x, sums_.y), pack<T>(sums_.z, sums_.w)};
+    *reinterpret_cast<uint2*>(out) = {pack(sums_.x, sums_.y, T()), pack(sums_.z, sums_.w, T())};
   }
 
  private:

@@ -82,31 +82,18 @@ __device__ void pack_tokens(std::uint32_t (&to)[4][4], const float (&sums)[8][4]
   for (int i = 0; i < 4; ++i) pack_operand(to[i], sums[2 * i], sums[2 * i + 1]);
 }
 
-// sums [16, tokens] += left [16, keys] · tileᵀ, with tile [tokens, keys].
-__device__ void multiply_state(float (&sums)[8][4], const std::uint32_t (&left)[8][4], const __half* tile) {
-  const std::uint32_t corner = right_corner<kKeyDim>(tile);
+// sums [16, tokens] += left [16, 16 * kSteps] · tileᵀ, with tile [tokens, 16 * kSteps]; kTriangle: which is
+// zero above the diagonal.
+template <bool kTriangle, int kSteps>
+__device__ void multiply_tile(float (&sums)[8][4], const std::uint32_t (&left)[kSteps][4],
+                              const __half* tile) {
+  const std::uint32_t corner = right_corner<16 * kSteps>(tile);
 #pragma unroll
-  for (int step = 0; step < kKeyDim / 16; ++step) {
+  for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-    for (int block = 0; block < kChunk / 16; ++block) {
+    for (int block = kTriangle ? step : 0; block < kChunk / 16; ++block) {
       std::uint32_t right[4];
-      load_matrices(right, corner_at<kKeyDim>(corner, 16 * block, 16 * step));
-      multiply_add<__half>(sums[2 * block], left[step], right[0], right[1]);
-      multiply_add<__half>(sums[2 * block + 1], left[step], right[2], right[3]);
-    }
-  }
-}
-
-// sums [16, tokens] += left [16, tokens] · tileᵀ, with tile [tokens, tokens] zero above the diagonal.
-__device__ void multiply_triangle(float (&sums)[8][4], const std::uint32_t (&left)[4][4],
-                                  const __half* tile) {
-  const std::uint32_t corner = right_corner<kChunk>(tile);
-#pragma unroll
-  for (int step = 0; step < kChunk / 16; ++step) {
-#pragma unroll
-    for (int block = step; block < kChunk / 16; ++block) {
-      std::uint32_t right[4];
-      load_matrices(right, corner_at<kChunk>(corner, 16 * block, 16 * step));
+      load_matrices(right, corner_at<16 * kSteps>(corner, 16 * block, 16 * step));
       multiply_add<__half>(sums[2 * block], left[step], right[0], right[1]);
       multiply_add<__half>(sums[2 * block + 1], left[step], right[2], right[3]);
     }
@@ -198,21 +185,21 @@ __device__ void take_chunk(ChainWarp& warp, const ChainShared<kColumns>& shared,
 #pragma unroll
   for (int i = 0; i < 8; ++i) pack_operand(left[i], warp.state[2 * i], warp.state[2 * i + 1], change);
   float sums[8][4] = {};
-  multiply_state(sums, left, stage.keys.keys);
+  multiply_tile<false>(sums, left, stage.keys.keys);
   for_tokens(stage.factors.seen,
              [&](int n, int i, float factor) { sums[n][i] = fmaf(-factor, sums[n][i], unit * value(n, i)); });
   pack_tokens(of_tokens, sums);
-  multiply_state(results, left, stage.keys.queries);
+  multiply_tile<false>(results, left, stage.keys.queries);
   wait();
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[n][i] = 0;
   }
-  multiply_triangle(sums, of_tokens, shared.solution);
+  multiply_tile<true>(sums, of_tokens, shared.solution);
   pack_tokens(of_tokens, sums);
   for_tokens(stage.factors.read, [&](int n, int i, float factor) { results[n][i] *= factor; });
-  multiply_triangle(results, of_tokens, shared.scores);
+  multiply_tile<true>(results, of_tokens, shared.scores);
   release();
   for_tokens(stage.factors.kept, [&](int n, int i, float factor) { sums[n][i] *= factor; });
   pack_tokens(of_tokens, sums);
@@ -297,12 +284,12 @@ __global__ void __launch_bounds__(2 * kColumns, 2) chain_chunks_kernel(const Chu
 }
 
 template <int kColumns, typename T>
-void chain_chunks(const LaunchContext& context, const ChunkArgs<T>& args, unsigned num_spans) {
+void chain_chunks(const LaunchContext& context, const ChunkArgs<T>& args, int num_spans) {
   using Shared = ChainShared<kColumns>;
   allow_shared_bytes<chain_chunks_kernel<T, kColumns>>(sizeof(Shared));
   launch(context, "delta_chain", chain_chunks_kernel<T, kColumns>,
-         dim3(static_cast<unsigned>(args.num_value_heads * args.value_dim / kColumns), num_spans),
-         dim3(2 * kColumns), sizeof(Shared), args);
+         dim3(args.num_value_heads * args.value_dim / kColumns, num_spans), 2 * kColumns, sizeof(Shared),
+         args);
 }
 
 }  // namespace
@@ -320,11 +307,8 @@ void chunked_delta_rule(const LaunchContext& context, const DeltaArgs<T>& rule, 
     prepare_chunks(context, args);
     // Small blocks where they have a multiprocessor each.
     const bool few = spans * rule.num_value_heads * rule.value_dim <= context.num_sms * kWideColumns / 2;
-    if (few) {
-      chain_chunks<kWideColumns / 2>(context, args, static_cast<unsigned>(spans));
-    } else {
-      chain_chunks<kWideColumns>(context, args, static_cast<unsigned>(spans));
-    }
+    few ? chain_chunks<kWideColumns / 2>(context, args, spans)
+        : chain_chunks<kWideColumns>(context, args, spans);
   }
 }
 template void chunked_delta_rule(const LaunchContext&, const DeltaArgs<BFloat16>&, const Tensor&,

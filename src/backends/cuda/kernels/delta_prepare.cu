@@ -231,9 +231,8 @@ __global__ void __launch_bounds__(kThreads, 3) prepare_chunks_kernel(const Chunk
 template <typename T>
 void prepare_chunks(const LaunchContext& context, const ChunkArgs<T>& args) {
   allow_shared_bytes<prepare_chunks_kernel<T>>(sizeof(PrepareShared));
-  launch(context, "delta_prepare", prepare_chunks_kernel<T>,
-         dim3(static_cast<unsigned>(args.num_key_heads), static_cast<unsigned>(args.end - args.begin)),
-         dim3(kThreads), sizeof(PrepareShared), args);
+  launch(context, "delta_prepare", prepare_chunks_kernel<T>, dim3(args.num_key_heads, args.end - args.begin),
+         kThreads, sizeof(PrepareShared), args);
 }
 template void prepare_chunks(const LaunchContext&, const ChunkArgs<BFloat16>&);
 template void prepare_chunks(const LaunchContext&, const ChunkArgs<Float16>&);

@@ -99,18 +99,7 @@ __global__ void gated_norm_kernel(T* out, const float* x, const T* gate, const f
         gated_normed<T>(values[i], inverse, weight[i], widen(gate[row * gate_stride + first + i]));
 }
 
-// Calls f.template operator()<the rows of a thread>().
-template <typename F>
-void dispatch_rows(std::int64_t key_dim, F&& f) {
-  if (key_dim <= 4 * kRowStep) {
-    f.template operator()<4>();
-  } else if (key_dim <= 8 * kRowStep) {
-    f.template operator()<8>();
-  } else {
-    static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);
-    f.template operator()<16>();
-  }
-}
+static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);
 
 }  // namespace
 
@@ -144,10 +133,9 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
     }
     dispatch_width<4>({out, state}, [&]<int kWidth>() {
       const unsigned blocks = ceil_div(width, kColumnLanes * kWidth);
-      dispatch_rows(state.dim(2), [&]<int kRows>() {
+      dispatch_up_to<4, 8, 16>(ceil_div(state.dim(2), kRowStep), [&]<int kRows>() {
         launch(context, "gated_delta_rule", delta_rule_kernel<kRows, kWidth, T>,
-               dim3(blocks * static_cast<unsigned>(heads), static_cast<unsigned>(batch.num_sequences)),
-               dim3(32 * kDeltaWarps), 0, args, static_cast<int>(blocks));
+               dim3(blocks * heads, batch.num_sequences), 32 * kDeltaWarps, 0, args, blocks);
       });
     });
   });
@@ -159,11 +147,10 @@ void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x
   if (x.numel() == 0) return;
   const std::int64_t n = params.weight.dim(0), heads = x.dim(1) / n;
   dispatch_float(out.dtype(), [&]<typename T>() {
-    launch(context, "gated_norm", gated_norm_kernel<T>,
-           dim3(static_cast<unsigned>(x.dim(0)), ceil_div(heads, kHeadsOfBlock)), dim3(32, kHeadsOfBlock), 0,
-           out.data_as<T>(), x.data_as<const float>(), gate.data_as<const T>(),
-           params.weight.data_as<const float>(), out.stride(0), x.stride(0), gate.stride(0),
-           static_cast<int>(heads), static_cast<int>(n), params.eps);
+    launch(context, "gated_norm", gated_norm_kernel<T>, dim3(x.dim(0), ceil_div(heads, kHeadsOfBlock)),
+           dim3(32, kHeadsOfBlock), 0, out.data_as<T>(), x.data_as<const float>(), gate.data_as<const T>(),
+           params.weight.data_as<const float>(), out.stride(0), x.stride(0), gate.stride(0), heads, n,
+           params.eps);
   });
 }
 

@@ -19,11 +19,10 @@ constexpr int kThreads = 32 * kDeltaWarps;
 constexpr int kMaxKeyDim = kThreads;  // a thread convolves a channel of a query, one of a key
 constexpr int kMaxCluster = 8;        // blocks that any device with clusters takes
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 // Longer than 60 lines: what is read before which wait is one whole.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<T> args, int cluster) {
+#if __CUDA_ARCH__ >= 900
   constexpr int kRows = kMaxKeyDim / kRowStep;  // of a thread
   __shared__ float queries[kMaxKeyDim], keys[kMaxKeyDim];
   __shared__ Vec<float, kWidth> values[kColumnLanes];
@@ -113,14 +112,8 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   const float inverse = inverse_rms(all, args.value_dim, args.eps);
   if (has_value)
     args.out[blockIdx.y * args.out_stride + value_at] = gated_normed<T>(all[value], inverse, weight, gate);
-}
-
-#else
-
-template <typename T>
-__global__ void delta_step_kernel(const StepArgs<T>, int) {}
-
 #endif
+}
 
 // Blocks of a cluster: those of the value heads of a key head.
 std::int64_t cluster_of(const DeltaNet& net) {
@@ -165,10 +158,9 @@ void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x
                            .eps = net.norm.eps};
     if (streams_delta_step(context, net, batch)) return stream_delta_step(context, args);
     const auto cluster = static_cast<unsigned>(cluster_of(net));
-    launch_clusters(
-        context, "delta_step", delta_step_kernel<T>,
-        dim3(static_cast<unsigned>(args.num_key_heads) * cluster, static_cast<unsigned>(batch.num_sequences)),
-        cluster, dim3(kThreads), 0, args, static_cast<int>(cluster));
+    launch_clusters(context, "delta_step", delta_step_kernel<T>,
+                    dim3(args.num_key_heads * cluster, batch.num_sequences), cluster, kThreads, 0, args,
+                    cluster);
   });
 }
 

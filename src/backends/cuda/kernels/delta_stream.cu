@@ -28,11 +28,6 @@ struct Shared {
   std::uint64_t arrived[kStates];
 };
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-constexpr int kRows = kDim / kRowStep;  // of a thread
-constexpr unsigned kStateBytes = kDim * kDim * sizeof(float);
-
 // A value head of a sequence. from: -1 of a sequence that begins; to: -1 of none.
 struct Turn {
   int sequence, key_head, head, from, to;
@@ -66,8 +61,8 @@ __device__ float* state_of(const StepArgs<T>& args, int slot, int head) {
 template <typename T>
 __device__ void load_state(const StepArgs<T>& args, Shared& shared, const Turn& turn, int place) {
   if (turn.to < 0 || turn.from < 0) return hopper::arrive(&shared.arrived[place]);
-  hopper::arrive_expecting(&shared.arrived[place], kStateBytes);
-  hopper::copy_bytes(shared.states[place], state_of(args, turn.from, turn.head), kStateBytes,
+  hopper::arrive_expecting(&shared.arrived[place], sizeof(shared.states[place]));
+  hopper::copy_bytes(shared.states[place], state_of(args, turn.from, turn.head), sizeof(shared.states[place]),
                      &shared.arrived[place]);
 }
 
@@ -102,6 +97,7 @@ struct TurnInputs {
 // The state of a turn, in place, becomes that behind the token; the results go to shared memory.
 template <typename T>
 __device__ void take_turn(Shared& shared, float* states, const TurnInputs<T>& inputs, bool begins) {
+  constexpr int kRows = kDim / kRowStep;  // of a thread
   const auto thread = static_cast<int>(threadIdx.x);
   const int part = thread / kPartThreads, row = thread % kPartThreads / kColumnLanes;
   const int column = part * kBlockColumns + thread % kColumnLanes * kWidth;
@@ -127,6 +123,7 @@ __device__ void take_turn(Shared& shared, float* states, const TurnInputs<T>& in
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArgs<T> args) {
+#if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char stream_memory[];
   auto& shared = *reinterpret_cast<Shared*>(stream_memory);
   admit_next_kernel();
@@ -168,7 +165,8 @@ __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArg
     }
     if (thread == 0) {
       if (turn.to >= 0)
-        hopper::copy_bytes_out(state_of(args, turn.to, turn.head), shared.states[place], kStateBytes);
+        hopper::copy_bytes_out(state_of(args, turn.to, turn.head), shared.states[place],
+                               sizeof(shared.states[place]));
       hopper::commit_copies_out();
       if (i + 2 < turns.count) {  // where the turn before had its state
         hopper::wait_for_reads_of_copies<1>();
@@ -179,14 +177,8 @@ __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArg
     next = later;
   }
   if (thread == 0) hopper::wait_for_copies_out();
-}
-
-#else
-
-template <typename T>
-__global__ void delta_stream_kernel(const StepArgs<T>) {}
-
 #endif
+}
 
 }  // namespace
 
@@ -199,8 +191,7 @@ bool streams_delta_step(const LaunchContext& context, const DeltaNet& net, const
 template <typename T>
 void stream_delta_step(const LaunchContext& context, const StepArgs<T>& args) {
   allow_shared_bytes<delta_stream_kernel<T>>(sizeof(Shared));
-  launch(context, "delta_stream", delta_stream_kernel<T>, dim3(static_cast<unsigned>(context.num_sms)),
-         dim3(kThreads), sizeof(Shared), args);
+  launch(context, "delta_stream", delta_stream_kernel<T>, context.num_sms, kThreads, sizeof(Shared), args);
 }
 template void stream_delta_step(const LaunchContext&, const StepArgs<float>&);
 template void stream_delta_step(const LaunchContext&, const StepArgs<BFloat16>&);

@@ -1,20 +1,7 @@
 #pragma once
 
-#include <span>
-
 #include "backends/cuda/kernels/launch.h"
-#include "ops/activation.h"
-#include "ops/attention_batch.h"
-
-namespace quire {
-struct AttentionInput;
-struct ConvParams;
-struct DeltaNet;
-struct DeltaRuleInput;
-struct DeltaRuleShape;
-struct NormParams;
-struct StateBatch;
-}  // namespace quire
+#include "ops/ops.h"
 
 namespace quire::cuda {
 

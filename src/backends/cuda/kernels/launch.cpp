@@ -26,6 +26,12 @@ int compute_capability() {
 
 }  // namespace
 
+CudaEvent make_event(unsigned flags) {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, flags), "making an event");
+  return {event, cudaEventDestroy};
+}
+
 int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "the current device");

@@ -5,8 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <type_traits>
 
 namespace quire::cuda {
+
+using CudaEvent = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
 // Where a kernel runs, and what it must know of the device.
 struct LaunchContext {
@@ -20,6 +24,12 @@ LaunchContext make_context(int device);
 
 // Error with `what` and the driver's words, unless status is success.
 void check(cudaError_t status, const char* what);
+// Error with `what`, unless it holds.
+inline void require(bool holds, const char* what) {
+  check(holds ? cudaSuccess : cudaErrorInvalidValue, what);
+}
+
+CudaEvent make_event(unsigned flags = cudaEventDefault);  // of the current device
 
 int current_device();  // its number, below 64
 // Whether the current device lets a kernel start while the one before it ends: from Hopper on.
@@ -45,6 +55,17 @@ __device__ inline void admit_next_kernel() {
 #endif
 }
 #endif
+
+// Calls f.template operator()<kValue>() with the one of kValues that is `value`, or, in the second form, with
+// the first that is at least that; whether there is one.
+template <auto... kValues, typename Value, typename F>
+constexpr bool dispatch(Value value, F&& f) {
+  return ((value == kValues && (f.template operator()<kValues>(), true)) || ...);
+}
+template <auto... kValues, typename Value, typename F>
+constexpr bool dispatch_up_to(Value value, F&& f) {
+  return ((value <= kValues && (f.template operator()<kValues>(), true)) || ...);
+}
 
 // Lets `kernel` have so many bytes of shared memory, always the same, on the current device: asked once a
 // device.

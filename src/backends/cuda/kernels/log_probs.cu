@@ -54,10 +54,6 @@ struct Totals {
     above += (v.x > given) + (v.y > given) + (v.z > given) + (v.w > given);
   }
   __device__ bool neutral() const { return sum == 0 && above == 0; }
-  template <int kLanes>
-  __device__ static Totals across_lanes(const Totals& totals) {
-    return combine_lanes<kLanes>(totals);
-  }
   __device__ static Totals combine(const Totals& a, const Totals& b) {
     Totals result;
     result.top = fmaxf(a.top, b.top);
@@ -72,10 +68,6 @@ struct BestKey {
   unsigned long long key = 0;
 
   __device__ bool neutral() const { return key == 0; }
-  template <int kLanes>
-  __device__ static BestKey across_lanes(const BestKey& best) {
-    return combine_lanes<kLanes>(best);
-  }
   __device__ static BestKey combine(const BestKey& a, const BestKey& b) { return {max(a.key, b.key)}; }
 };
 
@@ -259,8 +251,8 @@ void log_probs(const LaunchContext& context, const LogprobRows& out, const Tenso
                          .ids = out.ids.data_as<int>(),
                          .logprobs = out.logprobs.data_as<float>(),
                          .ranks = out.ranks.data_as<int>()};
-  launch(context, "log_probs", aligned ? log_probs_kernel<true> : log_probs_kernel<false>,
-         dim3(static_cast<unsigned>(batch.num_rows)), dim3(kThreads), 0, args);
+  launch(context, "log_probs", aligned ? log_probs_kernel<true> : log_probs_kernel<false>, batch.num_rows,
+         kThreads, 0, args);
 }
 
 }  // namespace quire::cuda

@@ -6,33 +6,47 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/dtype.h"
+
 // The warp's matrix instructions (sm_80 and newer) and the asynchronous copies that feed them.
 namespace quire::cuda {
 
+// Calls f.template operator()<T>() with a dtype of 16 bits as these instructions take it.
+template <typename F>
+void dispatch_operand(DType dtype, F&& f) {
+  dtype == DType::kBF16 ? f.template operator()<__nv_bfloat16>() : f.template operator()<__half>();
+}
+
+// Two neighbours in a word.
+__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+__device__ inline std::uint32_t pack(float low, float high, __half) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+// What follows takes places in shared memory as pointers or as such addresses.
 __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
+__device__ inline std::uint32_t shared_address(std::uint32_t address) { return address; }
 
 // Four 8 × 8 matrices of 16-bit values; lane i gives the shared address of row i % 8 of matrix i / 8.
-__device__ inline void load_matrices(std::uint32_t (&matrices)[4], std::uint32_t row) {
+__device__ inline void load_matrices(std::uint32_t (&matrices)[4], auto row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
+               : "r"(shared_address(row))
                : "memory");
-}
-__device__ inline void load_matrices(std::uint32_t (&matrices)[4], const void* row) {
-  load_matrices(matrices, shared_address(row));
 }
 
 // Each matrix transposed: with g = lane / 4 and t = lane % 4 a lane holds (2t, g), (2t + 1, g).
-__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], std::uint32_t row) {
+__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], auto row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row)
+               : "r"(shared_address(row))
                : "memory");
-}
-__device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], const void* row) {
-  load_matrices_transposed(matrices, shared_address(row));
 }
 
 // sums [16, 8] += a [16, 16] · bᵀ, with b [8, 16]. With g = lane / 4 and t = lane % 4 a lane holds
@@ -65,14 +79,11 @@ __device__ inline void multiply_add_int8(int (&sums)[4], const std::uint32_t (&a
 }
 
 // Starts a copy of 16 bytes to shared memory, zeros where `inside` is false.
-__device__ inline void copy_async_16(std::uint32_t shared, const void* global, bool inside) {
+__device__ inline void copy_async_16(auto shared, const void* global, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
-               : "r"(shared), "l"(global), "r"(inside ? 16 : 0)
+               : "r"(shared_address(shared)), "l"(global), "r"(inside ? 16 : 0)
                : "memory");
-}
-__device__ inline void copy_async_16(void* shared, const void* global, bool inside) {
-  copy_async_16(shared_address(shared), global, inside);
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending of this thread's groups of copies are under way.

@@ -92,52 +92,21 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
   }
 }
 
-template <int kWidth, int kHeld, NormForm kForm, typename In, typename Out, typename Row>
-void launch_norm(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out, Row>& args) {
-  const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), kHeld);
-  const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
-  launch(context, "norm", norm_kernel<kWidth, kHeld, kForm, In, Out, Row>, dim3(static_cast<unsigned>(rows)),
-         dim3(threads), 0, args);
-}
-
-// Few vectors a thread where the row is short: more rows share a multiprocessor.
-template <int kWidth, NormForm kForm, typename In, typename Out, typename Row>
-void launch_held(const LaunchContext& context, std::int64_t rows, const NormArgs<In, Out, Row>& args) {
-  if (kWidth > 1 && args.columns <= 1024) {
-    launch_norm<kWidth, 1, kForm>(context, rows, args);
-  } else if (kWidth > 1 && args.columns <= 8192) {
-    launch_norm<kWidth, 2, kForm>(context, rows, args);
-  } else {
-    launch_norm<kWidth, 4, kForm>(context, rows, args);
-  }
-}
-
-// x may be undefined: nothing is added.
 template <typename In, typename Out, typename Row>
 void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& residual, const Tensor& x,
                  float scale, const NormParams& params) {
-  const Tensor& update = x.defined() ? x : residual;  // without one, anything whose rows are as wide
-  dispatch_width<4>({out, residual, update, params.weight, params.bias}, [&]<int kWidth>() {
-    const NormArgs<In, Out, Row> args{.out = out.data_as<Out>(),
-                                      .residual = residual.data_as<Row>(),
-                                      .x = x.data_as<const In>(),
-                                      .weight = params.weight.data_as<const float>(),
-                                      .bias = params.bias.data_as<const float>(),
-                                      .out_stride = out.stride(0),
-                                      .residual_stride = residual.stride(0),
-                                      .x_stride = update.stride(0),
-                                      .columns = static_cast<int>(out.dim(1)),
-                                      .scale = scale,
-                                      .sum_scale = params.sum_scale,
-                                      .eps = params.eps};
-    switch (form_of(params)) {
-      case NormForm::kCopy:
-        return launch_held<kWidth, NormForm::kCopy>(context, out.dim(0), args);
-      case NormForm::kRms:
-        return launch_held<kWidth, NormForm::kRms>(context, out.dim(0), args);
-      case NormForm::kLayer:
-        return launch_held<kWidth, NormForm::kLayer>(context, out.dim(0), args);
-    }
+  const auto args = norm_args<In, Out, Row>(out, residual, x, scale, params);
+  dispatch_width<4>({out, residual, x, params.weight, params.bias}, [&]<int kWidth>() {
+    // Few vectors a thread where the row is short: more rows share a multiprocessor.
+    const int held = kWidth == 1 || args.columns > 8192 ? 4 : args.columns > 1024 ? 2 : 1;
+    const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), held);
+    const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
+    dispatch<1, 2, 4>(held, [&]<int kHeld>() {
+      dispatch_form(params, [&]<NormForm kForm>() {
+        launch(context, "norm", norm_kernel<kWidth, kHeld, kForm, In, Out, Row>, out.dim(0), threads, 0,
+               args);
+      });
+    });
   });
 }
 

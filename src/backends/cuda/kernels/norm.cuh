@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/cuda/kernels/launch.h"
 #include "backends/cuda/kernels/vec.cuh"
 #include "ops/ops.h"
 
@@ -11,9 +12,13 @@ constexpr unsigned kMaxNormThreads = 1024;
 
 enum class NormForm { kCopy, kRms, kLayer };
 
-inline NormForm form_of(const NormParams& params) {
-  if (!params.weight.defined()) return NormForm::kCopy;
-  return params.bias.defined() ? NormForm::kLayer : NormForm::kRms;
+// Calls f.template operator()<kForm>() with the form of a norm.
+template <typename F>
+void dispatch_form(const NormParams& params, F&& f) {
+  const NormForm form = !params.weight.defined() ? NormForm::kCopy
+                        : params.bias.defined()  ? NormForm::kLayer
+                                                 : NormForm::kRms;
+  dispatch<NormForm::kCopy, NormForm::kRms, NormForm::kLayer>(form, f);
 }
 
 // Row: of the residual stream, or of what is normed as it is.
@@ -30,6 +35,24 @@ struct NormArgs {
   float sum_scale;  // of the residual with it
   float eps;
 };
+
+// x may be undefined: nothing is added.
+template <typename In, typename Out, typename Row = float>
+NormArgs<In, Out, Row> norm_args(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
+                                 const NormParams& params) {
+  return {.out = out.data_as<Out>(),
+          .residual = residual.data_as<Row>(),
+          .x = x.data_as<const In>(),
+          .weight = params.weight.data_as<const float>(),
+          .bias = params.bias.data_as<const float>(),
+          .out_stride = out.stride(0),
+          .residual_stride = residual.stride(0),
+          .x_stride = x.stride(0),
+          .columns = static_cast<int>(out.dim(1)),
+          .scale = scale,
+          .sum_scale = params.sum_scale,
+          .eps = params.eps};
+}
 
 // The sum over the block, in every thread. To be followed by a barrier before the next.
 __device__ inline float block_sum(float value) {

@@ -114,33 +114,11 @@ void copy_rows(const LaunchContext& context, const Peers& peers, CopyArgs args, 
     const dim3 grid =
         grid_of(peers, ceil_div(std::int64_t{args.rows} * args.vectors, kFlatThreads), kFlatThreads);
     dispatch_ranks(peers, [&]<int kRanks>() {
-      launch(context, "all_gather", copy_kernel<kWidth, kRanks>, grid, dim3(kFlatThreads), 0, peers, args);
+      launch(context, "all_gather", copy_kernel<kWidth, kRanks>, grid, kFlatThreads, 0, peers, args);
     });
     args.in += args.rows * args.in_stride;
     args.last_row -= args.rows;
     args.out += args.rows * args.out_stride;
-  }
-}
-
-// Of `in` to each rank the rows from rank * share on, as many as `out` has.
-void copy_side_by_side(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in,
-                       std::int64_t share) {
-  const std::int64_t words = words_of(in, in.dim(1));
-  CopyArgs args{.in = in.data_as<const unsigned>(),
-                .out = out.data_as<unsigned>(),
-                .rows = 0,
-                .vectors = static_cast<unsigned>(words),
-                .share = static_cast<unsigned>(share),
-                .last_row = static_cast<unsigned>(in.dim(0) - 1),
-                .in_stride = words_of(in, in.stride(0)),
-                .out_stride = words_of(out, out.stride(0)),
-                .sender_stride = words};
-  const int width = 16 / static_cast<int>(size_of(in.dtype()));
-  if (splits_into(in, width) && splits_into(out, width)) {
-    args.vectors /= 4;
-    copy_rows<4>(context, peers, args, out.dim(0));
-  } else {
-    copy_rows<1>(context, peers, args, out.dim(0));
   }
 }
 
@@ -160,20 +138,31 @@ void peer_all_reduce(const LaunchContext& context, const Peers& peers, const Ten
         const std::int64_t count = std::min(at_once, tensor.numel() - begin);
         const dim3 grid =
             grid_of(peers, ceil_div(ceil_div(count, 16 / sizeof(T)), kFlatThreads), kFlatThreads);
-        launch(context, "all_reduce", reduce_kernel<T, kRanks>, grid, dim3(kFlatThreads), 0, peers,
+        launch(context, "all_reduce", reduce_kernel<T, kRanks>, grid, kFlatThreads, 0, peers,
                tensor.data_as<T>() + begin, static_cast<unsigned>(count));
       }
     });
   });
 }
 
-void peer_all_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in) {
-  copy_side_by_side(context, peers, out, in, 0);
-}
-
-void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out,
-                       const Tensor& in) {
-  copy_side_by_side(context, peers, out, in, out.dim(0));
+void peer_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in) {
+  const std::int64_t words = words_of(in, in.dim(1));
+  CopyArgs args{.in = in.data_as<const unsigned>(),
+                .out = out.data_as<unsigned>(),
+                .rows = 0,
+                .vectors = static_cast<unsigned>(words),
+                .share = static_cast<unsigned>(out.dim(0) == in.dim(0) ? 0 : out.dim(0)),
+                .last_row = static_cast<unsigned>(in.dim(0) - 1),
+                .in_stride = words_of(in, in.stride(0)),
+                .out_stride = words_of(out, out.stride(0)),
+                .sender_stride = words};
+  const int width = 16 / static_cast<int>(size_of(in.dtype()));
+  if (splits_into(in, width) && splits_into(out, width)) {
+    args.vectors /= 4;
+    copy_rows<4>(context, peers, args, out.dim(0));
+  } else {
+    copy_rows<1>(context, peers, args, out.dim(0));
+  }
 }
 
 }  // namespace quire::cuda

@@ -4,11 +4,7 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/launch.h"
-#include "base/tensor.h"
-
-namespace quire {
-struct NormParams;
-}  // namespace quire
+#include "ops/ops.h"
 
 namespace quire::cuda {
 
@@ -58,10 +54,9 @@ int peer_norm_trips(const Peers& peers, const Tensor& x);
 // The sum is rounded to x's type before it is added.
 void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, const Tensor& out,
                               const Tensor& residual, const Tensor& x, float scale, const NormParams& params);
-// A row of `in` must fit a slot when each element takes 16 bytes.
-void peer_all_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in);
-// The same of a share of the rows: out has as many as Communicator::rows_a_share says; what a rank's own
-// share has less is filled up.
-void peer_gather_share(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in);
+// All rows where out has as many as `in`; else each rank's share of them: out has as many as
+// Communicator::rows_a_share says, and what a rank's own share has less is filled up. A row of `in` must fit
+// a slot when each element takes 16 bytes.
+void peer_gather(const LaunchContext& context, const Peers& peers, const Tensor& out, const Tensor& in);
 
 }  // namespace quire::cuda

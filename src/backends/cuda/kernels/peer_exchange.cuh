@@ -157,21 +157,10 @@ __device__ Vec<T, 16 / sizeof(T)> sum_of_ranks(const Peers& peers, const Vec<T, 
   return result;
 }
 
-inline void require(bool holds, const char* what) {
-  check(holds ? cudaSuccess : cudaErrorInvalidValue, what);
-}
-
 // Calls f.template operator()<kRanks>() with room for all ranks.
 template <typename F>
 void dispatch_ranks(const Peers& peers, F&& f) {
-  require(peers.size >= 2 && peers.size <= kMaxPeers, "number of ranks");
-  if (peers.size == 2) {
-    f.template operator()<2>();
-  } else if (peers.size <= 4) {
-    f.template operator()<4>();
-  } else {
-    f.template operator()<kMaxPeers>();
-  }
+  require(peers.size >= 2 && dispatch_up_to<2, 4, kMaxPeers>(peers.size, f), "number of ranks");
 }
 
 // Blocks of `threads` for so many pieces of work, all on the device at once.

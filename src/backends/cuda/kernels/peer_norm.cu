@@ -161,24 +161,6 @@ std::int64_t rows_of_slot(const Peers& peers, const Tensor& x) {
   return static_cast<std::int64_t>(peers.slot_bytes / size_of(x.dtype())) / x.dim(1);
 }
 
-template <typename T, int kRanks, int kTrips, NormForm kForm>
-auto norm_kernel_of(int held) {
-  return held == 1 ? norm_kernel<T, kRanks, 1, kForm, kTrips> : norm_kernel<T, kRanks, 2, kForm, kTrips>;
-}
-
-template <typename T, int kRanks, int kTrips>
-auto norm_kernel_of(int held, NormForm form) {
-  switch (form) {
-    case NormForm::kCopy:
-      return norm_kernel_of<T, kRanks, kTrips, NormForm::kCopy>(held);
-    case NormForm::kRms:
-      break;
-    case NormForm::kLayer:
-      return norm_kernel_of<T, kRanks, kTrips, NormForm::kLayer>(held);
-  }
-  return norm_kernel_of<T, kRanks, kTrips, NormForm::kRms>(held);
-}
-
 }  // namespace
 
 bool peer_all_reduce_add_norm_supports(const Tensor& out, const Tensor& residual, const Tensor& x,
@@ -200,40 +182,33 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
                               const NormParams& params) {
   dispatch_float(x.dtype(), [&]<typename T>() {
     constexpr int kWidth = 16 / sizeof(T);
-    NormArgs<T, T> args{.out = out.data_as<T>(),
-                        .residual = residual.data_as<float>(),
-                        .x = x.data_as<const T>(),
-                        .weight = params.weight.data_as<const float>(),
-                        .bias = params.bias.data_as<const float>(),
-                        .out_stride = out.stride(0),
-                        .residual_stride = residual.stride(0),
-                        .x_stride = x.stride(0),
-                        .columns = static_cast<int>(x.dim(1)),
-                        .scale = scale,
-                        .sum_scale = params.sum_scale,
-                        .eps = params.eps};
+    auto args = norm_args<T, T>(out, residual, x, scale, params);
     const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
     const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;
-    const NormForm form = form_of(params);
     const std::int64_t of_slot = rows_of_slot(peers, x);
     const int trips = peer_norm_trips(peers, x);
     const std::int64_t at_once = trips == 1 ? of_slot : of_slot / 2 * peers.size;
     require(at_once > 0, "a row to add up is too long");
-    dispatch_ranks(peers, [&]<int kRanks>() {
-      const auto kernel =
-          trips == 1 ? norm_kernel_of<T, kRanks, 1>(held, form) : norm_kernel_of<T, kRanks, 2>(held, form);
+    const auto run = [&](auto* kernel) {
       for (std::int64_t begin = 0; begin < x.dim(0);) {
         std::int64_t rows = std::min(at_once, x.dim(0) - begin);
         const std::int64_t rest = x.dim(0) - begin - rows;
         if (trips == 2 && rest > 0 && rest < peers.size) rows -= peers.size;  // too few for all ranks
         launch(context, "all_reduce_add_norm", kernel,
-               grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), dim3(threads), 0, peers,
-               args, static_cast<unsigned>(rows));
+               grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), threads, 0, peers, args,
+               static_cast<unsigned>(rows));
         args.x += rows * args.x_stride;
         args.out += rows * args.out_stride;
         args.residual += rows * args.residual_stride;
         begin += rows;
       }
+    };
+    dispatch_ranks(peers, [&]<int kRanks>() {
+      dispatch<1, 2>(trips, [&]<int kTrips>() {
+        dispatch<1, 2>(held, [&]<int kHeld>() {
+          dispatch_form(params, [&]<NormForm kForm>() { run(norm_kernel<T, kRanks, kHeld, kForm, kTrips>); });
+        });
+      });
     });
   });
 }

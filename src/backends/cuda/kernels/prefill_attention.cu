@@ -175,12 +175,10 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
   p.block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size));
   p.sinks = call.scores.sinks.data_as<const float>();
   p.code = call.cache.code;
-  if (p.code != CacheCode::kNone) {
-    p.key_scales = call.cache.key_scales.data_as<const float>();
-    p.value_scales = call.cache.value_scales.data_as<const float>();
-    p.scale_block_stride = static_cast<int>(call.cache.key_scales.stride(0));
-    p.scale_head_stride = static_cast<int>(call.cache.key_scales.stride(1));
-  }
+  p.key_scales = call.cache.key_scales.data_as<const float>();
+  p.value_scales = call.cache.value_scales.data_as<const float>();
+  p.scale_block_stride = static_cast<int>(call.cache.key_scales.stride(0));
+  p.scale_head_stride = static_cast<int>(call.cache.key_scales.stride(1));
   return p;
 }
 

@@ -402,35 +402,19 @@ void launch_shape(const LaunchContext& context, const PrefillParams& params, con
   launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, scaled);
 }
 
-template <typename T, bool kCodes>
-void launch_dim(const LaunchContext& context, const PrefillParams& params, const AttentionCall& call,
-                const AttentionBatch& batch, const AttentionShape& shape) {
-  switch (shape.head_dim) {
-    case 64:
-      return launch_shape<T, Shape<64, kCodes>>(context, params, call, batch, shape);
-    case 80:
-      return launch_shape<T, Shape<80, kCodes>>(context, params, call, batch, shape);
-    case 96:
-      return launch_shape<T, Shape<96, kCodes>>(context, params, call, batch, shape);
-    case 128:
-      return launch_shape<T, Shape<128, kCodes>>(context, params, call, batch, shape);
-    case 256:
-      return launch_shape<T, Shape<256, kCodes>>(context, params, call, batch, shape);
-    default:
-      check(cudaErrorInvalidValue, "prefill_attention has no kernel for this head size");
-  }
-}
-
 }  // namespace
 
 void prefill_attention_hopper(const LaunchContext& context, const PrefillParams& params,
                               const AttentionCall& call, const AttentionBatch& batch,
                               const AttentionShape& shape) {
-  const auto launch_type = [&]<typename T>(T) {
-    params.code == CacheCode::kNone ? launch_dim<T, false>(context, params, call, batch, shape)
-                                    : launch_dim<T, true>(context, params, call, batch, shape);
-  };
-  call.q.dtype() == DType::kBF16 ? launch_type(__nv_bfloat16()) : launch_type(__half());
+  dispatch_operand(call.q.dtype(), [&]<typename T>() {
+    const bool has_kernel = dispatch_head_dim(shape.head_dim, [&]<int kDim>() {
+      params.code == CacheCode::kNone
+          ? launch_shape<T, Shape<kDim, false>>(context, params, call, batch, shape)
+          : launch_shape<T, Shape<kDim, true>>(context, params, call, batch, shape);
+    });
+    require(has_kernel, "prefill_attention has no kernel for this head size");
+  });
 }
 
 }  // namespace quire::cuda

@@ -12,7 +12,6 @@
 // is another), with 16 query and 8 KV heads of 128, bf16 and blocks of 16: 249, 279 to 303 and 331 TFLOP/s on
 // 16 x 1k, 4 x 4k and 1 x 16k tokens, where PyTorch's FlashAttention-2 reached 228, 307 and 321 in the same
 // run.
-#include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/prefill_rows.cuh"
 
 namespace quire::cuda {
@@ -225,45 +224,23 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
   }
 }
 
-template <typename T, int kDim>
-void launch_shape(const LaunchContext& context, const PrefillParams& params, int work) {
-  using S = Shape<kDim>;
-  const auto run = [&]<typename E>(E) {
-    constexpr auto kernel = prefill_mma_kernel<T, S, E>;
-    allow_shared_bytes<kernel>(S::kBytes);
-    launch(context, "prefill_attention", kernel, work, S::kThreads, S::kBytes, params);
-  };
-  params.code == CacheCode::kNone ? run(T()) : run(std::uint8_t());
-}
-
-template <typename T>
-void launch_dim(const LaunchContext& context, const PrefillParams& params, int work, int head_dim) {
-  switch (head_dim) {
-    case 64:
-      return launch_shape<T, 64>(context, params, work);
-    case 80:
-      return launch_shape<T, 80>(context, params, work);
-    case 96:
-      return launch_shape<T, 96>(context, params, work);
-    case 128:
-      return launch_shape<T, 128>(context, params, work);
-    case 256:
-      return launch_shape<T, 256>(context, params, work);
-    default:
-      check(cudaErrorInvalidValue, "prefill_attention has no kernel for this head size");
-  }
-}
-
 }  // namespace
 
 void prefill_attention_mma(const LaunchContext& context, const PrefillParams& params,
                            const AttentionBatch& batch, const AttentionShape& shape, DType dtype) {
-  const int work = max_prefill_work(batch, params);
-  if (dtype == DType::kBF16) {
-    launch_dim<__nv_bfloat16>(context, params, work, shape.head_dim);
-  } else {
-    launch_dim<__half>(context, params, work, shape.head_dim);
-  }
+  const auto run = [&]<typename T, typename S, typename E>() {
+    constexpr auto kernel = prefill_mma_kernel<T, S, E>;
+    allow_shared_bytes<kernel>(S::kBytes);
+    launch(context, "prefill_attention", kernel, max_prefill_work(batch, params), S::kThreads, S::kBytes,
+           params);
+  };
+  dispatch_operand(dtype, [&]<typename T>() {
+    const bool has_kernel = dispatch_head_dim(shape.head_dim, [&]<int kDim>() {
+      params.code == CacheCode::kNone ? run.template operator()<T, Shape<kDim>, T>()
+                                      : run.template operator()<T, Shape<kDim>, std::uint8_t>();
+    });
+    require(has_kernel, "prefill_attention has no kernel for this head size");
+  });
 }
 
 }  // namespace quire::cuda

@@ -52,11 +52,10 @@ __global__ __launch_bounds__(kThreads) void merge_prefill_kernel(const PrefillPa
 
 void merge_prefill(const LaunchContext& context, const PrefillParams& params, const AttentionBatch& batch,
                    const AttentionShape& shape, DType dtype) {
-  const dim3 grid(static_cast<unsigned>(max_prefill_work(batch, params)), kTileRows / kRows);
-  const auto launch_type = [&]<typename T>(T) {
+  const dim3 grid(max_prefill_work(batch, params), kTileRows / kRows);
+  dispatch_operand(dtype, [&]<typename T>() {
     launch(context, "merge_prefill", merge_prefill_kernel<T>, grid, kThreads, 0, params, shape.head_dim);
-  };
-  dtype == DType::kBF16 ? launch_type(__nv_bfloat16()) : launch_type(__half());
+  });
 }
 
 }  // namespace quire::cuda

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "backends/cuda/kernels/cache_codes.cuh"
+#include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/prefill_attention.h"
 #include "backends/cuda/kernels/scores.cuh"
 
@@ -12,15 +10,6 @@ namespace quire::cuda {
 // Device code of both prefill kernels. In the tensor cores' accumulators of 16 rows, lane l of a warp holds
 // rows l / 4 and l / 4 + 8, and of every 8 columns the two from 2 * (l % 4) on: element [b][2 * r + c] is
 // column 8 * b + 2 * (l % 4) + c of row l / 4 + 8 * r.
-
-__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
-__device__ inline std::uint32_t pack(float low, float high, __half) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
 
 // 16 codes of a row; `scaled` multiplies a pair of float16 with the row's scale.
 template <CacheCode kCode, typename F>

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
+#include "backends/cuda/kernels/mma.cuh"
 
 // What the Hopper products share whose left operand is the weight: rings of stages, and how sums, which lie
 // transposed, are written.
@@ -21,14 +18,6 @@ struct RingStage {
   }
 };
 
-__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
-__device__ inline std::uint32_t pack(float low, float high, __half) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return reinterpret_cast<const std::uint32_t&>(pair);
-}
 // Of an 8 × 8 matrix of 16-bit values, of which a lane holds two neighbours of row lane / 4.
 __device__ inline std::uint32_t transpose(std::uint32_t pair) {
   std::uint32_t transposed;

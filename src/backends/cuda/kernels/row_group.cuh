@@ -3,6 +3,9 @@
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
+#include <functional>
+#include <type_traits>
+
 #include "backends/cuda/kernels/launch.h"
 
 namespace quire::cuda {
@@ -17,20 +20,12 @@ constexpr int kRowBlocks = 8;
 #endif
 
 // Blocks in a group, on this device.
-inline int row_group_size() {
-  static const int size = [] {
-    int device = 0;
-    int major = 0;
-    check(cudaGetDevice(&device), "the current device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability");
-    return major >= 9 ? kRowBlocks : 1;
-  }();
-  return size;
-}
+inline int row_group_size() { return overlaps_kernels() ? kRowBlocks : 1; }
 
 // T::combine over kLanes neighbours, in each of them, by exchange of T's words. Whole warps take part.
 template <int kLanes, typename T>
-__device__ T combine_lanes(T value) {
+__device__ T combine_lanes(const T& of_lane) {
+  T value = of_lane;
   static_assert(sizeof(T) % sizeof(unsigned) == 0);
 #pragma unroll 1
   for (int step = kLanes / 2; step > 0; step /= 2) {
@@ -44,17 +39,9 @@ __device__ T combine_lanes(T value) {
   return value;
 }
 
-// What RowGroup::reduce does with the total of a plain reduction: nothing.
-struct Unchanged {
-  template <typename T>
-  __device__ T operator()(const T& total) const {
-    return total;
-  }
-};
-
-// Reductions over the threads of a block and of a group. Values are of a type T with
-// T::across_lanes<kLanes>(), which combines those of kLanes neighbours, and T{} neutral. Every thread of
-// every block makes a RowGroup at its start, and calls ready() before the first reduce().
+// Reductions over the threads of a block and of a group. Values are of a type T that combine_lanes() takes,
+// and T{} is neutral. Every thread of every block makes a RowGroup at its start, and calls ready() before the
+// first reduce().
 class RowGroup {
  public:
   __device__ RowGroup() { arrive_relaxed(); }
@@ -66,19 +53,19 @@ class RowGroup {
   __device__ static T reduce_block(const T& value) {
     __shared__ Places<T, 32> of_warps;
     const bool any = __any_sync(~0U, !value.neutral());  // warps that have nothing take no part
-    const T of_warp = any ? T::template across_lanes<32>(value) : T{};
+    const T of_warp = any ? combine_lanes<32>(value) : T{};
     if (threadIdx.x % 32 == 0) of_warps.at(static_cast<int>(threadIdx.x) / 32) = of_warp;
     __syncthreads();
     if (threadIdx.x >= 32) return T{};
-    return T::template across_lanes<32>(
-        threadIdx.x < blockDim.x / 32 ? of_warps.at(static_cast<int>(threadIdx.x)) : T{});
+    return combine_lanes<32>(threadIdx.x < blockDim.x / 32 ? of_warps.at(static_cast<int>(threadIdx.x))
+                                                           : T{});
   }
 
   // `finish` of the values of all the group's threads, combined in one order; in every thread. A barrier of
   // the group.
-  template <typename T, typename Finish = Unchanged>
+  template <typename T, typename Finish = std::identity>
   __device__ auto reduce(const T& value, Finish&& finish = {}) {
-    using Result = decltype(finish(value));
+    using Result = std::decay_t<decltype(finish(value))>;
     __shared__ Places<T, 2 * kRowBlocks> of_blocks;
     __shared__ Places<Result, 1> shared_result;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -93,7 +80,7 @@ class RowGroup {
     if (threadIdx.x < 32) {
       const int block = lane % kRowBlocks;
       const T of_group = block < size() ? of_blocks.at(turn_ + block) : T{};
-      const Result result = finish(T::template across_lanes<kRowBlocks>(of_group));
+      const Result result = finish(combine_lanes<kRowBlocks>(of_group));
       if (lane == 0) shared_result.at(0) = result;
     }
     __syncthreads();

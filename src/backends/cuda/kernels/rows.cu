@@ -14,49 +14,39 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// A grid whose thread (x, y) works on vector x of row y, and y in the grid's first dimension, which is the
-// long one.
-struct RowGrid {
-  dim3 grid, block;
-
-  RowGrid(std::int64_t rows, std::int64_t vectors) {
-    const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(vectors, 1, kMaxThreads));
-    block = dim3((threads + 31) / 32 * 32);
-    grid = dim3(static_cast<unsigned>(rows), ceil_div(vectors, block.x));
-  }
-};
+// Queues a kernel whose thread (x, y) works on vector x of row y, and y in the grid's first dimension, which
+// is the long one.
+template <typename Kernel, typename... Args>
+void launch_rows(const LaunchContext& context, const char* name, Kernel* kernel, std::int64_t rows,
+                 std::int64_t vectors, const Args&... args) {
+  const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(vectors, 1, kMaxThreads));
+  const dim3 block((threads + 31) / 32 * 32);
+  launch(context, name, kernel, dim3(rows, ceil_div(vectors, block.x)), block, 0, args...);
+}
 
 __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
 
-template <int kWidth, typename T, typename Terms>
-__global__ void activate_gate_kernel(T* out, const T* gate_up, std::int64_t out_stride,
-                                     std::int64_t in_stride, std::int64_t columns, Terms terms) {
-  admit_next_kernel();
-  const std::int64_t column = vector_index() * kWidth;
-  if (column >= columns) return;
-  const T* gate_at = gate_up + blockIdx.x * in_stride + column;
-  wait_for_kernels();
-  const auto gate = load_vec<kWidth>(gate_at);
-  const auto up = load_vec<kWidth>(gate_at + columns);
-  Vec<T, kWidth> result;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    result.values[i] = narrow<T>(gated(widen(gate.values[i]), widen(up.values[i]), terms));
-  }
-  store_vec(out + blockIdx.x * out_stride + column, result);
-}
-
-template <int kWidth, typename T, typename Terms>
+// kGated: x has a gate's columns, and behind them as many that it gates.
+template <int kWidth, bool kGated, typename T, typename Terms>
 __global__ void activate_kernel(T* out, const T* x, std::int64_t out_stride, std::int64_t x_stride,
                                 std::int64_t columns, Terms terms) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
+  const T* at = x + blockIdx.x * x_stride + column;
   wait_for_kernels();
-  const auto values = load_vec<kWidth>(x + blockIdx.x * x_stride + column);
-  Vec<T, kWidth> result;
+  const auto values = load_vec<kWidth>(at);
+  Vec<T, kWidth> up, result;
+  if constexpr (kGated) up = load_vec<kWidth>(at + columns);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) result.values[i] = narrow<T>(activated(widen(values.values[i]), terms));
+  for (int i = 0; i < kWidth; ++i) {
+    const float value = widen(values.values[i]);
+    if constexpr (kGated) {
+      result.values[i] = narrow<T>(gated(value, widen(up.values[i]), terms));
+    } else {
+      result.values[i] = narrow<T>(activated(value, terms));
+    }
+  }
   store_vec(out + blockIdx.x * out_stride + column, result);
 }
 
@@ -115,25 +105,16 @@ __global__ void embedding_kernel(float* out, const T* weight, const int* ids, st
   store_vec(out + blockIdx.x * out_stride + column, values);
 }
 
-// Strides and columns count units.
-template <typename Unit>
-__global__ void gather_kernel(Unit* out, const Unit* x, const int* rows, std::int64_t out_stride,
+// Strides and columns count units. places: rows of x, or its columns.
+template <typename Unit, bool kOfRows>
+__global__ void gather_kernel(Unit* out, const Unit* x, const int* places, std::int64_t out_stride,
                               std::int64_t x_stride, std::int64_t columns) {
   admit_next_kernel();
   const std::int64_t column = vector_index();
   if (column >= columns) return;
   wait_for_kernels();
-  out[blockIdx.x * out_stride + column] = x[rows[blockIdx.x] * x_stride + column];
-}
-
-template <typename Unit>
-__global__ void gather_cols_kernel(Unit* out, const Unit* x, const int* cols, std::int64_t out_stride,
-                                   std::int64_t x_stride, std::int64_t columns) {
-  admit_next_kernel();
-  const std::int64_t column = vector_index();
-  if (column >= columns) return;
-  wait_for_kernels();
-  out[blockIdx.x * out_stride + column] = x[blockIdx.x * x_stride + cols[column]];
+  out[blockIdx.x * out_stride + column] =
+      kOfRows ? x[places[blockIdx.x] * x_stride + column] : x[blockIdx.x * x_stride + places[column]];
 }
 
 __global__ void fill_tokens_kernel(int* ids, const int* places, const int* tokens, int count) {
@@ -173,36 +154,32 @@ std::int64_t in_units(std::int64_t elements, const Tensor& tensor) {
          static_cast<std::int64_t>(sizeof(Unit));
 }
 
-}  // namespace
-
-void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor& gate_up,
+template <bool kGated>
+void activate_rows(const LaunchContext& context, const char* name, const Tensor& out, const Tensor& x,
                    Activation activation) {
   if (out.numel() == 0) return;
-  // The second half of a row must start as well aligned as the first.
-  const Tensor gate = gate_up.columns(0, out.dim(1));
+  // Of a gate, too: the second half of a row must start as well aligned as the first.
+  const Tensor first = x.columns(0, out.dim(1));
   dispatch_float(out.dtype(), [&]<typename T>() {
-    dispatch_width<16 / sizeof(T)>({out, gate}, [&]<int kWidth>() {
-      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
+    dispatch_width<16 / sizeof(T)>({out, first}, [&]<int kWidth>() {
       dispatch_activation(activation, [&](auto terms) {
-        launch(context, "activate_gate", activate_gate_kernel<kWidth, T, decltype(terms)>, shape.grid,
-               shape.block, 0, out.data_as<T>(), gate_up.data_as<const T>(), out.stride(0), gate_up.stride(0),
-               out.dim(1), terms);
+        launch_rows(context, name, activate_kernel<kWidth, kGated, T, decltype(terms)>, out.dim(0),
+                    ceil_div(out.dim(1), kWidth), out.data_as<T>(), x.data_as<const T>(), out.stride(0),
+                    x.stride(0), out.dim(1), terms);
       });
     });
   });
 }
 
+}  // namespace
+
+void activate_gate(const LaunchContext& context, const Tensor& out, const Tensor& gate_up,
+                   Activation activation) {
+  activate_rows<true>(context, "activate_gate", out, gate_up, activation);
+}
+
 void activate(const LaunchContext& context, const Tensor& out, const Tensor& x, Activation activation) {
-  if (out.numel() == 0) return;
-  dispatch_float(out.dtype(), [&]<typename T>() {
-    dispatch_width<16 / sizeof(T)>({out, x}, [&]<int kWidth>() {
-      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      dispatch_activation(activation, [&](auto terms) {
-        launch(context, "activate", activate_kernel<kWidth, T, decltype(terms)>, shape.grid, shape.block, 0,
-               out.data_as<T>(), x.data_as<const T>(), out.stride(0), x.stride(0), out.dim(1), terms);
-      });
-    });
-  });
+  activate_rows<false>(context, "activate", out, x, activation);
 }
 
 void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& gate,
@@ -211,10 +188,10 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
   const bool of_rows = gate.dim(1) == 1;
   dispatch_float(out.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({out, x, of_rows ? x : gate}, [&]<int kWidth>() {
-      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      launch(context, "sigmoid_gate", sigmoid_gate_kernel<kWidth, T>, shape.grid, shape.block, 0,
-             out.data_as<T>(), x.data_as<const T>(), gate.data_as<const T>(), out.stride(0), x.stride(0),
-             gate.stride(0), out.dim(1), of_rows, add);
+      launch_rows(context, "sigmoid_gate", sigmoid_gate_kernel<kWidth, T>, out.dim(0),
+                  ceil_div(out.dim(1), kWidth), out.data_as<T>(), x.data_as<const T>(),
+                  gate.data_as<const T>(), out.stride(0), x.stride(0), gate.stride(0), out.dim(1), of_rows,
+                  add);
     });
   });
 }
@@ -222,9 +199,8 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
 void cap(const LaunchContext& context, const Tensor& x, float cap) {
   if (x.numel() == 0) return;
   dispatch_width<4>({x}, [&]<int kWidth>() {
-    const RowGrid shape(x.dim(0), ceil_div(x.dim(1), kWidth));
-    launch(context, "cap", cap_kernel<kWidth>, shape.grid, shape.block, 0, x.data_as<float>(), x.stride(0),
-           x.dim(1), cap);
+    launch_rows(context, "cap", cap_kernel<kWidth>, x.dim(0), ceil_div(x.dim(1), kWidth), x.data_as<float>(),
+                x.stride(0), x.dim(1), cap);
   });
 }
 
@@ -233,10 +209,9 @@ void embedding(const LaunchContext& context, const Tensor& out, const Tensor& we
   if (out.numel() == 0) return;
   dispatch_float(weight.dtype(), [&]<typename T>() {
     dispatch_width<4>({out, weight}, [&]<int kWidth>() {
-      const RowGrid shape(out.dim(0), ceil_div(out.dim(1), kWidth));
-      launch(context, "embedding", embedding_kernel<kWidth, T>, shape.grid, shape.block, 0,
-             out.data_as<float>(), weight.data_as<const T>(), ids.data_as<const int>(), first_row,
-             weight.dim(0), out.stride(0), weight.stride(0), out.dim(1), scale);
+      launch_rows(context, "embedding", embedding_kernel<kWidth, T>, out.dim(0), ceil_div(out.dim(1), kWidth),
+                  out.data_as<float>(), weight.data_as<const T>(), ids.data_as<const int>(), first_row,
+                  weight.dim(0), out.stride(0), weight.stride(0), out.dim(1), scale);
     });
   });
 }
@@ -245,19 +220,18 @@ void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
   if (out.numel() == 0) return;
   dispatch_copy_unit({out, x}, [&]<typename Unit>() {
     const std::int64_t units = in_units<Unit>(out.dim(1), out);
-    const RowGrid shape(out.dim(0), units);
-    launch(context, "gather_rows", gather_kernel<Unit>, shape.grid, shape.block, 0, out.data_as<Unit>(),
-           x.data_as<const Unit>(), rows.data_as<const int>(), in_units<Unit>(out.stride(0), out),
-           in_units<Unit>(x.stride(0), x), units);
+    launch_rows(context, "gather_rows", gather_kernel<Unit, true>, out.dim(0), units, out.data_as<Unit>(),
+                x.data_as<const Unit>(), rows.data_as<const int>(), in_units<Unit>(out.stride(0), out),
+                in_units<Unit>(x.stride(0), x), units);
   });
 }
 
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols) {
   if (out.numel() == 0) return;
-  const RowGrid shape(out.dim(0), out.dim(1));
   const auto run = [&]<typename Unit>() {
-    launch(context, "gather_cols", gather_cols_kernel<Unit>, shape.grid, shape.block, 0, out.data_as<Unit>(),
-           x.data_as<const Unit>(), cols.data_as<const int>(), out.stride(0), x.stride(0), out.dim(1));
+    launch_rows(context, "gather_cols", gather_kernel<Unit, false>, out.dim(0), out.dim(1),
+                out.data_as<Unit>(), x.data_as<const Unit>(), cols.data_as<const int>(), out.stride(0),
+                x.stride(0), out.dim(1));
   };
   size_of(x.dtype()) == 2 ? run.template operator()<std::uint16_t>()
                           : run.template operator()<std::uint32_t>();
@@ -267,15 +241,15 @@ void take_sampled_tokens(const LaunchContext& context, const Tensor& ids, const 
                          const Tensor& tokens) {
   const auto count = static_cast<int>(ids.dim(0));
   if (count == 0) return;
-  launch(context, "fill_tokens", fill_tokens_kernel, dim3(ceil_div(count, kMaxThreads)), dim3(kMaxThreads), 0,
+  launch(context, "fill_tokens", fill_tokens_kernel, ceil_div(count, kMaxThreads), kMaxThreads, 0,
          ids.data_as<int>(), places.data_as<const int>(), tokens.data_as<const int>(), count);
 }
 
 void update_block_tables(const LaunchContext& context, const Tensor& tables, const Tensor& entries) {
   const auto count = static_cast<int>(entries.dim(0));
   if (count == 0) return;
-  launch(context, "update_block_tables", update_block_tables_kernel, dim3(ceil_div(count, kMaxThreads)),
-         dim3(kMaxThreads), 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
+  launch(context, "update_block_tables", update_block_tables_kernel, ceil_div(count, kMaxThreads),
+         kMaxThreads, 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
 }
 
 }  // namespace quire::cuda

@@ -269,20 +269,23 @@ struct Plan {
   int least_share;   // groups of a block, of rows without filters
   int blocks;
 
-  Plan(int rows, std::int64_t vocab_size, int num_sms) {
+  Plan(const LaunchContext& context, int rows, std::int64_t vocab_size) {
     constexpr int kPerWord = kSampleThreads * kGroupsPerWord;
     const int slice = slice_of(vocab_size);
     words = (slice + kPerWord - 1) / kPerWord;
     const int marks = words * kSampleThreads * static_cast<int>(sizeof(unsigned));
     const int part = slice * static_cast<int>(sizeof(float4));
-    fits = marks + part <= most_shared_bytes() && row_group_size() > 1;
+    const int most_bytes = context.shared_bytes - kOwnBytes;
+    allow_shared_bytes<sample_kernel<true>>(most_bytes);
+    allow_shared_bytes<sample_kernel<false>>(most_bytes);
+    fits = marks + part <= most_bytes && row_group_size() > 1;
     shared_bytes = std::max(fits ? marks + part : marks, kStreamBytes);
     // Two groups a thread at the least, or a row.
     const std::int64_t groups = groups_of(vocab_size);
     least_share = static_cast<int>(std::min<std::int64_t>(2 * kSampleThreads, groups));
     const std::int64_t shares = (rows * groups + least_share - 1) / least_share;
     const std::int64_t clusters = (shares + row_group_size() - 1) / row_group_size();
-    const int most = clusters_at_once(shared_bytes, num_sms);
+    const int most = clusters_at_once(context);
     blocks = static_cast<int>(std::clamp<std::int64_t>(std::max<std::int64_t>(clusters, rows), 1, most)) *
              row_group_size();
   }
@@ -293,22 +296,10 @@ struct Plan {
   }
 
  private:
-  // What a block can have beside the kernel's own variables.
-  static int most_shared_bytes() {
-    constexpr int kOwn = 8192;
-    static const int bytes = [] {
-      int all = 0;
-      check(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerBlockOptin, current_device()),
-            "shared memory");
-      return all - kOwn;
-    }();
-    allow_shared_bytes<sample_kernel<true>>(bytes);
-    allow_shared_bytes<sample_kernel<false>>(bytes);
-    return bytes;
-  }
+  static constexpr int kOwnBytes = 8192;  // for the kernel's own variables
 
-  static int clusters_at_once(int shared_bytes, int num_sms) {
-    if (row_group_size() == 1) return 2 * num_sms;
+  int clusters_at_once(const LaunchContext& context) const {
+    if (row_group_size() == 1) return 2 * context.num_sms;
     static thread_local int known_bytes = -1;
     static thread_local int clusters = 0;
     if (shared_bytes != known_bytes) {
@@ -316,8 +307,8 @@ struct Plan {
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim = {kRowBlocks, 1, 1};
       cudaLaunchConfig_t config{};
-      config.gridDim = dim3(kRowBlocks);
-      config.blockDim = dim3(kSampleThreads);
+      config.gridDim = kRowBlocks;
+      config.blockDim = kSampleThreads;
       config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
       config.attrs = &attribute;
       config.numAttrs = 1;
@@ -353,8 +344,8 @@ SampleArgs args_of(const Tensor& tokens, const Tensor& last_tokens, const Tensor
 }  // namespace
 
 // Workspace: the states of kMaxRows rows, then what is scratch.
-std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms) {
-  return kStateBytes + Plan(std::min(max_rows, kMaxRows), vocab_size, num_sms).scratch_bytes(vocab_size);
+std::size_t sampling_workspace_bytes(const LaunchContext& context, int max_rows, std::int64_t vocab_size) {
+  return kStateBytes + Plan(context, std::min(max_rows, kMaxRows), vocab_size).scratch_bytes(vocab_size);
 }
 
 void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& last_tokens,
@@ -364,12 +355,11 @@ void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& la
   auto* bytes = workspace.data_as<std::byte>();
   for (int first = 0; first < batch.num_rows; first += kMaxRows) {
     const int count = std::min(batch.num_rows - first, kMaxRows);
-    const Plan plan(count, logits.dim(1), context.num_sms);
-    launch(context, "sample", kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(kSampleThreads),
-           static_cast<std::size_t>(plan.shared_bytes),
-           args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
-           plan.least_share, plan.words,
-           plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
+    const Plan plan(context, count, logits.dim(1));
+    launch(
+        context, "sample", kernel, plan.blocks, kSampleThreads, static_cast<std::size_t>(plan.shared_bytes),
+        args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
+        plan.least_share, plan.words, plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
   }
 }
 

@@ -7,7 +7,7 @@ namespace quire::cuda {
 
 // Bytes that sample() needs for up to max_rows rows of vocab_size logits: zeroed when allocated, aligned to
 // 16 bytes, and its own.
-std::size_t sampling_workspace_bytes(int max_rows, std::int64_t vocab_size, int num_sms);
+std::size_t sampling_workspace_bytes(const LaunchContext& context, int max_rows, std::int64_t vocab_size);
 
 // Backend::sample. Same filters and same random numbers as the CPU reference; tokens may differ from it only
 // where two candidates are equal to rounding. The logits are read, not changed.

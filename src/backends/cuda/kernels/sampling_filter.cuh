@@ -112,10 +112,6 @@ struct Sums {
     minus_lowest = fmaxf(minus_lowest, -value);
   }
   __device__ bool neutral() const { return highest == -INFINITY; }
-  template <int kLanes>
-  __device__ static Sums across_lanes(const Sums& sums) {
-    return combine_lanes<kLanes>(sums);
-  }
   __device__ static Sums combine(const Sums& a, const Sums& b) {
     Sums sums;
 #pragma unroll

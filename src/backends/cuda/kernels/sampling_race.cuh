@@ -101,15 +101,17 @@ struct Best {
     return finite && score != 0 ? static_cast<int>(~id) : kInvalidLogits;
   }
   __device__ bool neutral() const { return score == 0 && top == 0; }
-  template <int kLanes>  // of equal groups of lanes, if fewer than a warp
-  __device__ static Best across_lanes(const Best& best) {
-    Best result;
-    result.score = __reduce_max_sync(~0U, best.score);
-    result.id = __reduce_max_sync(~0U, best.score == result.score ? best.id : 0);
-    result.top = __reduce_max_sync(~0U, best.top);
-    return result;
-  }
 };
+
+// Of equal groups of lanes, if fewer than a warp.
+template <int kLanes>
+__device__ Best combine_lanes(const Best& best) {
+  Best result;
+  result.score = __reduce_max_sync(~0U, best.score);
+  result.id = __reduce_max_sync(~0U, best.score == result.score ? best.id : 0);
+  result.top = __reduce_max_sync(~0U, best.top);
+  return result;
+}
 
 __device__ inline float element(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "base/tensor.h"
@@ -17,18 +18,14 @@ __device__ inline float widen(BFloat16 value) { return __uint_as_float(std::uint
 __device__ inline float widen(Float16 value) { return __half2float(__ushort_as_half(value.bits)); }
 
 template <typename T>
-__device__ T narrow(float value);
-template <>
-__device__ inline float narrow<float>(float value) {
-  return value;
-}
-template <>
-__device__ inline BFloat16 narrow<BFloat16>(float value) {
-  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
-}
-template <>
-__device__ inline Float16 narrow<Float16>(float value) {
-  return {__half_as_ushort(__float2half_rn(value))};
+__device__ T narrow(float value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return {__half_as_ushort(__float2half_rn(value))};
+  } else {
+    return value;
+  }
 }
 
 // kWidth neighbours, moved at once; the address is a multiple of their size.
