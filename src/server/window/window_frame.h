@@ -48,6 +48,8 @@ struct WindowSequence {
   std::vector<Moment> life;
   std::vector<TokenId> tail;  // its last tokens, where they are to be shown; as text:
   std::string text;
+
+  bool operator==(const WindowSequence&) const = default;
 };
 
 struct WindowStep {
