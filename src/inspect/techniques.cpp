@@ -179,6 +179,9 @@ class TechniqueBench {
   void add(TechniqueRow row, const std::vector<TimedOutput>& outputs = {}, bool may_differ = false) {
     constexpr std::size_t kNumRows = 16;
     row.workload = report_.workloads.size() - 1;
+    for (const TechniqueRow& other : report_.rows)
+      if (other.workload == row.workload && (row.against.empty() || other.skipped.empty()))
+        row.against = other.name;
     if (const TechniqueRow* before = report_.before(row)) {
       const double was = before->value(row.figure), is = row.value();
       row.factor = row.figure.ends_with("_ms") ? was / is : is / was;
@@ -198,15 +201,13 @@ class TechniqueBench {
                       options_.output_len),
           {many_});
     run_loop({.name = "no KV cache"}, 1, &PlainLoops::run_without_cache);
-    run_loop({.name = "KV cache, one at a time", .against = "no KV cache"}, 1, &PlainLoops::run_in_batches);
-    run_loop({.name = "static batches, padded", .against = "KV cache, one at a time"}, batch,
-             &PlainLoops::run_in_batches);
-    run_engine({.name = "continuous batching", .against = "static batches, padded"},
-               config_for(batch, batch));
+    run_loop({.name = "KV cache, one at a time"}, 1, &PlainLoops::run_in_batches);
+    run_loop({.name = "static batches, padded"}, batch, &PlainLoops::run_in_batches);
+    run_engine({.name = "continuous batching"}, config_for(batch, batch));
     EngineConfig config = config_for(options_.num_prompts, batch);
-    run_engine({.name = "paged KV cache", .against = "continuous batching", .figure = "sequences"}, config);
+    run_engine({.name = "paged KV cache", .figure = "sequences"}, config);
     config.kv_cache_dtype = "fp8";
-    run_engine({.name = "8-bit KV cache", .against = "paged KV cache", .figure = "sequences"}, config, true);
+    run_engine({.name = "8-bit KV cache", .figure = "sequences"}, config, true);
   }
 
   void measure_prefix() {
@@ -220,8 +221,7 @@ class TechniqueBench {
     EngineConfig config = config_for(static_cast<int>(few_.size()), static_cast<int>(few_.size()) + 1);
     run_engine({.name = "no prefix caching", .figure = "first_token_ms"}, config);
     config.enable_prefix_caching = true;
-    run_engine({.name = "prefix caching", .against = "no prefix caching", .figure = "first_token_ms"},
-               config);
+    run_engine({.name = "prefix caching", .figure = "first_token_ms"}, config);
   }
 
   void measure_interruption() {
@@ -232,28 +232,25 @@ class TechniqueBench {
     begin(format_text("a prompt of {} tokens comes while {} outputs of {} are under way", 8 * in, batch, out),
           std::move(workload));
     EngineConfig config = config_for(batch + 1, batch + 1);
-    const std::string whole = "prompt in one step";
-    run_engine({.name = whole, .figure = "longest_pause_ms"}, config);
+    run_engine({.name = "prompt in one step", .figure = "longest_pause_ms"}, config);
     config.long_prefill_token_threshold = in;
-    run_engine({format_text("chunked prefill, by {}", in), whole, 0, "longest_pause_ms"}, config);
+    run_engine({.name = format_text("chunked prefill, by {}", in), .figure = "longest_pause_ms"}, config);
   }
 
   // One stream is limited by the reading of weights, and on a GPU by the launching of kernels.
   void measure_one_stream() {
     begin(format_text("{} of them, one after the other", few_.size()), {few_});
     EngineConfig config = config_for(1, 1);
-    std::string before = report_.dtype + " weights";
-    run_engine({.name = before}, config);
+    run_engine({.name = report_.dtype + " weights"}, config);
     config.enforce_eager = false;
     if (has_graphs_)
-      run_engine({.name = "graphs", .against = std::exchange(before, "graphs")}, config);
+      run_engine({.name = "graphs"}, config);
     else
-      add({.name = "graphs", .against = before, .skipped = "the device has none"});
+      add({.name = "graphs", .skipped = "the device has none"});
     for (const auto& [quantization, name] : {std::pair("int8", "8-bit weights"), {"int4", "4-bit weights"}}) {
       config.quantization = quantization;
       config.weight_only = config.quantization == "int8";  // to round activations is another technique
-      run_engine({.name = name, .against = before}, config, true);
-      if (report_.rows.back().skipped.empty()) before = name;
+      run_engine({.name = name}, config, true);
     }
   }
 
@@ -262,11 +259,12 @@ class TechniqueBench {
   void measure_packing() {
     const std::int64_t rows = options_.batch, in = capacity_.config.spec.hidden_size, out = 4 * in;
     begin(format_text("a product of {} rows with a matrix of {} x {}", rows, out, in), {});
-    const std::string each_time = "packed for each product";
+    TechniqueRow each_time{.name = "packed for each product", .figure = "product_ms"};
+    TechniqueRow once{.name = "packed weights", .figure = "product_ms"};
     if (on_gpu_ || resolved_cpu_isa(options_.engine.cpu_isa) == "reference") {
-      const std::string why = "the device multiplies weights as they lie in the file";
-      add({.name = each_time, .figure = "product_ms", .skipped = why});
-      return add({.name = "packed weights", .against = each_time, .figure = "product_ms", .skipped = why});
+      each_time.skipped = once.skipped = "the device multiplies weights as they lie in the file";
+      add(std::move(each_time));
+      return add(std::move(once));
     }
     const auto backend = make_backend(device_options(options_.engine));
     const DType dtype = capacity_.config.dtype;
@@ -292,8 +290,8 @@ class TechniqueBench {
       if (row.agreement == 0) row.difference = "the product is another one";
       add(std::move(row));
     };
-    measure({.name = each_time, .figure = "product_ms"}, expected, true);
-    measure({.name = "packed weights", .against = each_time, .figure = "product_ms"}, y, false);
+    measure(std::move(each_time), expected, true);
+    measure(std::move(once), y, false);
   }
 
   TechniqueOptions options_;
