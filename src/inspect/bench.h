@@ -84,6 +84,9 @@ DeviceCeiling measure_ceiling(Engine& engine);
 // end.
 BenchResult run_bench(const BenchOptions& options, ModelFiles model);
 
+// A request of so many output tokens: EOS is ignored.
+EngineRequest sized_request(std::vector<TokenId> prompt, int output_tokens, float temperature = 0);
+
 using BenchClock = std::chrono::steady_clock;
 double seconds_between(BenchClock::time_point from, BenchClock::time_point to);
 

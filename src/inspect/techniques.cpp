@@ -29,13 +29,8 @@ struct Workload {
 };
 
 std::vector<EngineRequest> engine_requests(const std::vector<TokenRequest>& requests) {
-  std::vector<EngineRequest> made(requests.size());
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    made[i].prompt = requests[i].prompt;
-    made[i].params.max_tokens = requests[i].output_tokens;
-    made[i].params.temperature = 0;
-    made[i].params.ignore_eos = true;
-  }
+  std::vector<EngineRequest> made;
+  for (const auto& [prompt, output_tokens] : requests) made.push_back(sized_request(prompt, output_tokens));
   return made;
 }
 
@@ -102,10 +97,7 @@ class TechniqueBench {
   }
 
   std::vector<TokenId> draw_tokens(int count) {
-    std::vector<TokenId> tokens(count);
-    std::uniform_int_distribution<TokenId> any(0, capacity_.config.spec.vocab_size - 1);
-    for (TokenId& token : tokens) token = any(random_);
-    return tokens;
+    return random_tokens(count, capacity_.config.spec.vocab_size, random_);
   }
   void draw_many() {
     const auto length = [this](int most) {
