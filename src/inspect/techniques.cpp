@@ -16,25 +16,21 @@ namespace {
 
 // Requests, and how they come.
 struct Workload {
-  std::vector<TokenRequest> requests = {};
+  std::vector<EngineRequest> requests = {};
   std::size_t at_once = std::numeric_limits<std::size_t>::max();  // the others come when these are under way
-  std::vector<TokenRequest> before = {};  // so that no row pays for what is prepared once
+  std::vector<EngineRequest> before = {};  // so that no row pays for what is prepared once
 
   int longest() const {
     int longest = 0;
-    for (const auto& [prompt, output_tokens] : requests)
-      longest = std::max(longest, static_cast<int>(prompt.size()) + output_tokens);
+    for (const EngineRequest& request : requests)
+      longest = std::max(longest, static_cast<int>(request.prompt.size()) + request.params.max_tokens);
     return longest;
   }
 };
 
-std::vector<EngineRequest> engine_requests(const std::vector<TokenRequest>& requests) {
-  std::vector<EngineRequest> made;
-  for (const auto& [prompt, output_tokens] : requests) made.push_back(sized_request(prompt, output_tokens));
-  return made;
-}
-
-void read_times(const Round& round, std::size_t at_once, TechniqueRow& row) {
+// sequences: the most at once. plan: of what ran them.
+void set_figures(TechniqueRow& row, const Round& round, std::size_t at_once, int sequences,
+                 const MemoryPlan& plan) {
   std::vector<double> first_ms, pause_ms;
   double num_tokens = 0;
   const std::size_t first_late = at_once < round.outputs.size() ? at_once : 0;
@@ -50,6 +46,9 @@ void read_times(const Round& round, std::size_t at_once, TechniqueRow& row) {
   row.figures["tokens_per_s"] = num_tokens / round.seconds;
   row.figures["first_token_ms"] = percentile(first_ms, 0.5);
   row.figures["longest_pause_ms"] = percentile(pause_ms, 0.5);
+  row.figures["sequences"] = sequences;
+  row.figures["weight_bytes"] = static_cast<double>(plan.weights);
+  row.figures["kv_cache_bytes"] = static_cast<double>(plan.kv_cache);
 }
 
 class TechniqueBench {
@@ -105,7 +104,7 @@ class TechniqueBench {
     };
     for (int i = 0; i < options_.num_prompts; ++i) {
       std::vector<TokenId> prompt = draw_tokens(length(options_.input_len));
-      many_.push_back({std::move(prompt), length(options_.output_len)});
+      many_.push_back(sized_request(std::move(prompt), length(options_.output_len)));
     }
     few_.assign(many_.begin(), many_.begin() + (options_.num_prompts + 3) / 4);
   }
@@ -113,8 +112,7 @@ class TechniqueBench {
   void begin(std::string what, Workload workload) {
     report_.workloads.push_back(std::move(what));
     workload_ = std::move(workload);
-    const TokenRequest shortest{{0}, 3};
-    workload_.before.resize(workload_.before.size() + static_cast<std::size_t>(options_.batch), shortest);
+    for (int i = 0; i < options_.batch; ++i) workload_.before.push_back(sized_request({0}, 3));
   }
   // Of engines and loops alike, with memory for so many of the workload's longest requests.
   EngineConfig config_for(int max_num_seqs, int num_reserved) const {
@@ -131,13 +129,12 @@ class TechniqueBench {
     return config;
   }
 
-  void run_loop(TechniqueRow row, int batch, Round (PlainLoops::*run)(std::span<const TokenRequest>)) {
+  void run_loop(TechniqueRow row, int batch, Round (PlainLoops::*run)(std::span<const EngineRequest>)) {
     PlainLoops loops(config_for(batch, batch), options_.open(), batch);
     (loops.*run)(workload_.before);
     const Round round = (loops.*run)(workload_.requests);
-    read_times(round, workload_.at_once, row);
-    const bool keeps = run == &PlainLoops::run_in_batches;
-    set_memory(row, batch, loops.ranks().own().plan_memory(), keeps);
+    set_figures(row, round, workload_.at_once, batch, loops.ranks().own().plan_memory());
+    if (run == &PlainLoops::run_without_cache) row.figures["kv_cache_bytes"] = 0;
     add(std::move(row), round.outputs);
   }
 
@@ -147,25 +144,18 @@ class TechniqueBench {
     model.tokenizer.reset();  // nobody reads the text
     int most_running = 0;
     Engine engine(config, std::move(model));
-    run_round(engine, engine_requests(workload_.before));
+    run_round(engine, workload_.before);
     engine.observe_steps([&](const StepRecord&) {
       most_running = std::max(most_running, engine.stats().scheduler.num_running);
     });
-    const Round round = run_round(engine, engine_requests(workload_.requests), {}, workload_.at_once);
+    const Round round = run_round(engine, workload_.requests, {}, workload_.at_once);
     engine.observe_steps({});
-    read_times(round, workload_.at_once, row);
-    set_memory(row, most_running, engine.memory_plan(), true);
+    set_figures(row, round, workload_.at_once, most_running, engine.memory_plan());
     add(std::move(row), round.outputs, may_differ);
   } catch (const Error& e) {
     if (!may_differ) throw;
     row.skipped = e.what();
     add(std::move(row));
-  }
-
-  static void set_memory(TechniqueRow& row, int sequences, const MemoryPlan& plan, bool keeps_cache) {
-    row.figures["sequences"] = sequences;
-    row.figures["weight_bytes"] = static_cast<double>(plan.weights);
-    row.figures["kv_cache_bytes"] = keeps_cache ? static_cast<double>(plan.kv_cache) : 0;
   }
 
   void add(TechniqueRow row, const std::vector<TimedOutput>& outputs = {}, bool may_differ = false) {
@@ -204,9 +194,9 @@ class TechniqueBench {
 
   void measure_prefix() {
     const std::vector<TokenId> prefix = draw_tokens(4 * options_.input_len);
-    Workload workload{.requests = few_, .before = {{prefix, 1}}};
-    for (auto& [prompt, output_tokens] : workload.requests)
-      prompt.insert(prompt.begin(), prefix.begin(), prefix.end());
+    Workload workload{.requests = few_, .before = {sized_request(prefix, 1)}};
+    for (EngineRequest& request : workload.requests)
+      request.prompt.insert(request.prompt.begin(), prefix.begin(), prefix.end());
     begin(format_text("{} of them, behind {} tokens that a request before had, too", few_.size(),
                       prefix.size()),
           std::move(workload));
@@ -219,8 +209,8 @@ class TechniqueBench {
   void measure_interruption() {
     const int batch = options_.batch, in = options_.input_len, out = options_.output_len;
     Workload workload{.at_once = static_cast<std::size_t>(batch)};
-    for (int i = 0; i < batch; ++i) workload.requests.push_back({draw_tokens(in / 2), out});
-    workload.requests.push_back({draw_tokens(8 * in), out / 4});
+    for (int i = 0; i < batch; ++i) workload.requests.push_back(sized_request(draw_tokens(in / 2), out));
+    workload.requests.push_back(sized_request(draw_tokens(8 * in), out / 4));
     begin(format_text("a prompt of {} tokens comes while {} outputs of {} are under way", 8 * in, batch, out),
           std::move(workload));
     EngineConfig config = config_for(batch + 1, batch + 1);
@@ -291,7 +281,7 @@ class TechniqueBench {
   std::mt19937_64 random_;
   bool on_gpu_ = false, has_graphs_ = false;
   Capacity capacity_;  // of an engine with these options
-  std::vector<TokenRequest> many_, few_;
+  std::vector<EngineRequest> many_, few_;
   Workload workload_;                  // that is measured
   std::vector<TimedOutput> baseline_;  // its
 };
