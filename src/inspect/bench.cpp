@@ -23,13 +23,9 @@ std::vector<EngineRequest> make_requests(Engine& engine, const BenchOptions& opt
                                          std::span<const RequestSize> sizes, std::mt19937_64& random) {
   std::vector<EngineRequest> requests;
   for (const RequestSize& size : sizes) {
-    EngineRequest& request = requests.emplace_back(
-        sized_request(random_tokens(size.prompt_tokens, engine.config().spec.vocab_size, random),
-                      size.output_tokens, options.temperature));
-    request.params.presence_penalty = options.presence_penalty;
-    request.params.logprobs = options.logprobs;
-    request.params.structured_outputs = options.structured_outputs;
-    request.params.n = options.num_outputs;
+    EngineRequest& request = requests.emplace_back(options.request);
+    request.prompt = random_tokens(size.prompt_tokens, engine.config().spec.vocab_size, random);
+    request.params.max_tokens = size.output_tokens;
   }
   return requests;
 }
@@ -264,7 +260,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
     longest = std::max(longest, prompt_tokens + output_tokens);
     total += static_cast<std::size_t>(output_tokens);
   }
-  total *= static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(options.num_outputs);
+  total *= static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(options.request.params.n);
   if (config.max_model_len == 0) config.max_model_len = longest;
   if (config.max_model_len < longest)
     fail("max-model-len is {}; the longest request has {} tokens of prompt and output", config.max_model_len,
