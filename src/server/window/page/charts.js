@@ -31,12 +31,12 @@ export class Charts {
   draw(frame, style) {
     const seconds = Object.entries(frame.seconds).map(([second, values]) => [Number(second), values]);
     const last = seconds.at(-1)?.[0] ?? 0;
-    const drawn = `${last} ${seconds.length} ${this.table.closest("details").open} ${innerWidth}`;
-    if (this.drawn === drawn && this.style === style) return;
+    const { open } = this.table.closest("details");
+    const drawn = `${last} ${seconds.length} ${open} ${innerWidth} ${style.panel}`;
+    if (this.drawn === drawn) return;
     this.drawn = drawn;
-    this.style = style;
     for (const chart of this.charts) drawChart(chart, seconds, last, style);
-    if (!this.table.closest("details").open) return;
+    if (!open) return;
     this.table.replaceChildren();
     addRow(this.table, ["second", ...CHARTS.map((chart) => chart.title)], "th");
     for (const [second, values] of seconds.slice(-20).reverse()) {

@@ -20,14 +20,9 @@ export class Sequences {
     this.list.addEventListener("scroll", onChoose);
     this.list.addEventListener("keydown", (event) => this.onKey(event));
     this.list.addEventListener("focus", () => this.chosen || this.choose(this.order[0] ?? ""));
-    this.list.addEventListener("pointerover", (event) => this.onPoint(event));
-    this.list.addEventListener("click", (event) => this.onPoint(event));
+    for (const type of ["pointerover", "click"])
+      this.list.addEventListener(type, ({ target }) => this.choose(target.closest(".row")?.dataset.id ?? this.chosen));
     this.order = [];
-  }
-
-  onPoint(event) {
-    const row = event.target.closest(".row");
-    if (row) this.choose(row.dataset.id);
   }
 
   onKey(event) {
