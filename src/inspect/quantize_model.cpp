@@ -23,9 +23,7 @@ constexpr std::string_view kWeightEnding = ".weight";
 // Names and columns of the matrices that become codes.
 std::map<std::string, std::int64_t> chosen_tensors(const QuantizeOptions& options, const ModelConfig& config,
                                                    Checkpoint& file) {
-  BackendOptions device;
-  device.device = "cpu";
-  const auto backend = make_backend(device);
+  const auto backend = make_backend({.device = "cpu"});
   AbsentRanks comm(0, 1);
   auto chosen = quantized_tensors(*backend, comm, config, file, options.format, /*quantize_head=*/false);
   if (options.quantize_head) {
