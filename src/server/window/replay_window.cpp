@@ -14,27 +14,20 @@
 namespace quire::server {
 namespace {
 
-double seconds_of(const RecordingReader& reader) { return static_cast<double>(reader.time()) * 1e-6; }
+double seconds_of(std::uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
-// Notes when each step was planned.
-struct StepTimes final : SchedulerObserver {
-  explicit StepTimes(const Recording& recording) : reader(recording) {
-    while (reader.next(*this)) {
-    }
-  }
+struct PlanCounter final : SchedulerObserver {
+  std::size_t count = 0;
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
-    if (plan != nullptr) seconds.push_back(seconds_of(reader));
+    if (plan != nullptr) ++count;
   }
-
-  RecordingReader reader;
-  std::vector<double> seconds;
 };
 
 // A recording that is done again up to some step.
 struct Playback {
   explicit Playback(const Recording& recording)
       : reader(recording),
-        book([this] { return seconds_of(reader); }),
+        book([this] { return seconds_of(reader.time()); }),
         replayer(observed(recording.info().scheduler)) {
     book.attach(replayer.scheduler());
   }
@@ -56,11 +49,16 @@ class ReplayWindow final : public Window {
   explicit ReplayWindow(Recording recording) : recording_(std::move(recording)) {
     if (!recording_.info().from_start)
       fail("the recording has only the last part of what was, and cannot be done again");
-    StepTimes times(recording_);
-    step_seconds_ = std::move(times.seconds);
+    PlanCounter plans;
+    double end = 0;
+    recording_.read(plans, [&](std::uint64_t time) {
+      end = seconds_of(time);
+      step_seconds_.resize(plans.count, end);
+      return true;
+    });
     const RecordingInfo& info = recording_.info();
     about_ = about_patch(info.scheduler, {.model = info.model, .device = info.device, .dtype = info.dtype},
-                         step_seconds_.size() + 1, seconds_of(times.reader));
+                         step_seconds_.size() + 1, end);
   }
   ~ReplayWindow() override { close(); }
 
@@ -81,7 +79,7 @@ class ReplayWindow final : public Window {
   std::string state(std::string_view target);
 
   const Recording recording_;
-  std::vector<double> step_seconds_;
+  std::vector<double> step_seconds_;  // when each was planned
   std::string about_;
   std::unique_ptr<Playback> playback_;  // of the worker
   boost::asio::thread_pool worker_{1};
