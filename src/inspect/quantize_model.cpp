@@ -65,9 +65,8 @@ std::vector<WeightGroup> matrices_of(Checkpoint& file, const std::string& name) 
   const std::vector<std::int64_t> shape = file.find_entry(name)->shape;
   const std::size_t last = name.rfind('.');
   if (shape.size() == 2) return {file.take_linear(name.substr(0, last), shape[0], shape[1])};
-  const std::vector<std::string> parts =
-      name.ends_with(".down_proj") ? std::vector<std::string>{".down_proj.weight"}
-                                   : std::vector<std::string>{".gate_proj.weight", ".up_proj.weight"};
+  std::vector<std::string> parts = {".gate_proj.weight", ".up_proj.weight"};
+  if (name.ends_with(".down_proj")) parts = {".down_proj.weight"};
   const std::int64_t rows = shape[1] / std::ssize(parts);
   const WeightTensorPtr all = file.take(name, {shape[0] * shape[1], shape[2]});
   std::vector<WeightGroup> matrices;

@@ -83,11 +83,7 @@ void LiveWindow::answer(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void LiveWindow::close() {
-  {
-    const std::lock_guard lock(*mutex_);
-    closing_ = true;
-  }
-  changed_->notify_all();
+  change_and_wake(*mutex_, *changed_, [this] { closing_ = true; });
   if (thread_.joinable()) thread_.join();
 }
 
