@@ -67,6 +67,21 @@ function(quire_embed target file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${file})
 endfunction()
 
+# quire_embed_page(TARGET FOLDER): its sources may include "FOLDER.inc", which has a line {"/NAME", "TEXT"}, of each file
+# in src/FOLDER. The path of index.html is "".
+function(quire_embed_page target folder)
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*)
+  foreach(file ${files})
+    file(READ ${file} text)
+    get_filename_component(name ${file} NAME)
+    string(REGEX REPLACE "^/index.html$" "" path "/${name}")
+    string(APPEND entries "{\"${path}\", R\"text(${text})text\"},\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/embedded/${folder}.inc CONTENT "${entries}" @ONLY)
+  target_include_directories(${target} PRIVATE ${CMAKE_BINARY_DIR}/embedded)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+endfunction()
+
 # quire_tests(FOLDER LIBRARIES...): the test program of every tests/FOLDER/*_test.cpp.
 function(quire_tests folder)
   quire_sources(sources tests/${folder} *_test.cpp)

@@ -78,13 +78,14 @@ struct Bench : EngineOptions {
     flags.command.get_option("--max-model-len")
         ->description("tokens of prompt and output (default: the workload's)");
     add_shape_to(flags);
-    flags.shown("--temperature", options.temperature, "0: always the most likely token");
-    flags.shown("--n", options.num_outputs, "outputs of each request", CLI::Range(1, 16384));
-    flags.shown("--presence-penalty", options.presence_penalty, "of every request; 0: no penalties");
-    flags.value("--logprobs", options.logprobs,
+    flags.shown("--temperature", options.request.params.temperature, "0: always the most likely token");
+    flags.shown("--n", options.request.params.n, "outputs of each request", CLI::Range(1, 16384));
+    flags.shown("--presence-penalty", options.request.params.presence_penalty,
+                "of every request; 0: no penalties");
+    flags.value("--logprobs", options.request.params.logprobs,
                 "have the log-probabilities of every token and of that many most likely ones reported");
     flags.value("--tokenizer", tokenizer, "a tokenizer.json, which structured outputs of a --shape need");
-    add_structure_options(flags, options.structured_outputs);
+    add_structure_options(flags, options.request.params.structured_outputs);
     flags.on("--json", json, "print one JSON object; null: not measured");
   }
 

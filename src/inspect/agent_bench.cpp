@@ -1,21 +1,18 @@
 #include "inspect/agent_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <random>
 #include <span>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "engine/engine.h"
+#include "inspect/bench.h"
 
 namespace quire {
 namespace {
 
-using std::chrono::steady_clock;
 constexpr TokenId kFirstTokenId = 256;  // below it, some vocabularies keep special tokens
 
 // Gives `take` 64 bits for each prefix, the shortest first, until it is false; how many it took.
@@ -37,15 +34,11 @@ class EngineTurns final : public TurnRunner {
       : temperature_(temperature), engine_(config, std::move(model)) {}
 
   void start(AgentTurn turn) override {
-    EngineRequest request;
-    request.prompt = turn.prompt;
-    request.params.max_tokens = turn.output_tokens;
-    request.params.temperature = temperature_;
-    request.params.ignore_eos = true;
+    EngineRequest request = sized_request(turn.prompt, turn.output_tokens, temperature_);
     request.on_update = [this, turn = std::move(turn),
-                         sent = steady_clock::now()](const RequestUpdate& update) mutable {
+                         sent = BenchClock::now()](const RequestUpdate& update) mutable {
       if (turn.first_token_ms == 0 && !update.output.token_ids.empty())
-        turn.first_token_ms = std::chrono::duration<double, std::milli>(steady_clock::now() - sent).count();
+        turn.first_token_ms = 1e3 * seconds_between(sent, BenchClock::now());
       if (!update.finished) return;
       turn.output = update.output.token_ids;
       turn.output_tokens = static_cast<int>(turn.output.size());
@@ -79,11 +72,7 @@ AgentWorkload make_agent_workload(const AgentSizes& sizes) {
   const auto between = [&](std::pair<int, int> range) {
     return std::uniform_int_distribution(range.first, range.second)(random);
   };
-  const auto draw = [&](int count) {
-    std::vector<TokenId> tokens(count);
-    for (TokenId& token : tokens) token = between({kFirstTokenId, sizes.vocab_size - 1});
-    return tokens;
-  };
+  const auto draw = [&](int count) { return random_tokens(count, sizes.vocab_size, random, kFirstTokenId); };
   AgentWorkload workload{.system = draw(sizes.system_tokens), .turns = {}, .num_turns = sizes.turns};
   for (int i = 0; i < sizes.conversations; ++i) {
     int tokens = sizes.system_tokens;
@@ -108,7 +97,7 @@ std::unique_ptr<TurnRunner> engine_turns(EngineConfig config, ModelFiles model, 
 std::vector<AgentTurn> run_agents(TurnRunner& runner, const AgentWorkload& workload, int concurrency,
                                   const std::function<bool()>& interrupted,
                                   const std::function<void(std::size_t, std::size_t)>& on_progress) {
-  const auto start = steady_clock::now();
+  const auto start = BenchClock::now();
   const int num_conversations = static_cast<int>(workload.turns.size()) / workload.num_turns;
   int num_begun = 0, num_running = 0;
   std::unordered_set<std::uint64_t> computed;  // prefixes
@@ -122,7 +111,7 @@ std::vector<AgentTurn> run_agents(TurnRunner& runner, const AgentWorkload& workl
     runner.start(std::move(turn));
   };
   const auto take = [&](AgentTurn& turn) {
-    turn.end_s = std::chrono::duration<double>(steady_clock::now() - start).count();
+    turn.end_s = seconds_between(start, BenchClock::now());
     std::vector<TokenId> text = std::exchange(turn.prompt, {});
     text.insert(text.end(), turn.output.begin(), turn.output.end());
     if (turn.error.empty())

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -14,37 +15,18 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 double ratio(double amount, double by) { return by > 0 && amount > 0 ? amount / by : kNotMeasured; }
 
-// What the callers of all rounds saw.
-struct Latencies {
-  std::vector<double> first_token_ms;
-  std::vector<double> between_tokens_ms;
-
-  void add(const std::vector<BenchClock::time_point>& times) {
-    for (std::size_t i = 1; i < times.size(); ++i)
-      (i == 1 ? first_token_ms : between_tokens_ms).push_back(1e3 * seconds_between(times[i - 1], times[i]));
-  }
-};
-
-EngineRequest make_request(const RequestSize& size, const BenchOptions& options, int vocab_size,
-                           std::mt19937_64& random) {
-  std::uniform_int_distribution<TokenId> any(0, vocab_size - 1);
-  EngineRequest request;
-  for (int i = 0; i < size.prompt_tokens; ++i) request.prompt.push_back(any(random));
-  request.params.max_tokens = size.output_tokens;
-  request.params.temperature = options.temperature;
-  request.params.presence_penalty = options.presence_penalty;
-  request.params.logprobs = options.logprobs;
-  request.params.structured_outputs = options.structured_outputs;
-  request.params.ignore_eos = true;
-  request.params.n = options.num_outputs;
-  return request;
+Percentiles percentiles(const std::vector<double>& values) {
+  return {percentile(values, 0.5), percentile(values, 0.99)};
 }
 
 std::vector<EngineRequest> make_requests(Engine& engine, const BenchOptions& options,
                                          std::span<const RequestSize> sizes, std::mt19937_64& random) {
   std::vector<EngineRequest> requests;
-  for (const RequestSize& size : sizes)
-    requests.push_back(make_request(size, options, engine.config().spec.vocab_size, random));
+  for (const RequestSize& size : sizes) {
+    EngineRequest& request = requests.emplace_back(options.request);
+    request.prompt = random_tokens(size.prompt_tokens, engine.config().spec.vocab_size, random);
+    request.params.max_tokens = size.output_tokens;
+  }
   return requests;
 }
 
@@ -112,24 +94,35 @@ class DecodeProfile {
 void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& random) {
   constexpr std::size_t kRequests = 8;
   constexpr RequestSize kLargest{64, 4};
-  std::vector<RequestSize> sizes(
-      options.requests.begin(),
-      options.requests.begin() + static_cast<std::ptrdiff_t>(std::min(kRequests, options.requests.size())));
-  for (RequestSize& size : sizes) {
-    size = {std::min(size.prompt_tokens, kLargest.prompt_tokens),
-            std::min(size.output_tokens, kLargest.output_tokens)};
-  }
+  std::vector<RequestSize> sizes;
+  for (const auto& [prompt_tokens, output_tokens] : options.requests | std::views::take(kRequests))
+    sizes.push_back(
+        {std::min(prompt_tokens, kLargest.prompt_tokens), std::min(output_tokens, kLargest.output_tokens)});
   run_round(engine, make_requests(engine, options, sizes, random));
 }
 
-int longest_request(const std::vector<RequestSize>& requests) {
-  int longest = 0;
-  for (const RequestSize& size : requests)
-    longest = std::max(longest, size.prompt_tokens + size.output_tokens);
-  return longest;
+// A round in which every eighth step is timed op by op, on a backend that can.
+DecodeProfile profile_round(Engine& engine, const BenchOptions& options, const StepWork& work,
+                            std::mt19937_64& random) {
+  constexpr int kEvery = 8;
+  DecodeProfile profile;
+  if (!engine.can_profile()) return profile;
+  engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
+  run_round(engine, make_requests(engine, options, options.requests, random));
+  engine.observe_steps({});
+  return profile;
 }
 
 }  // namespace
+
+EngineRequest sized_request(std::vector<TokenId> prompt, int output_tokens, float temperature) {
+  EngineRequest request;
+  request.prompt = std::move(prompt);
+  request.params.max_tokens = output_tokens;
+  request.params.temperature = temperature;
+  request.params.ignore_eos = true;
+  return request;
+}
 
 double seconds_between(BenchClock::time_point from, BenchClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -261,12 +254,17 @@ double StepWork::decode_bytes(const StepRecord& step) const {
 BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   QUIRE_CHECK(!options.requests.empty() && options.rounds > 0);
   EngineConfig config = options.engine;
-  const int longest = longest_request(options.requests);
+  int longest = 0;
+  std::size_t total = 0;  // tokens of all outputs
+  for (const auto& [prompt_tokens, output_tokens] : options.requests) {
+    longest = std::max(longest, prompt_tokens + output_tokens);
+    total += static_cast<std::size_t>(output_tokens);
+  }
+  total *= static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(options.request.params.n);
   if (config.max_model_len == 0) config.max_model_len = longest;
-  if (config.max_model_len < longest) {
+  if (config.max_model_len < longest)
     fail("max-model-len is {}; the longest request has {} tokens of prompt and output", config.max_model_len,
          longest);
-  }
   StepTotals totals;  // written on the engine's thread, which has booked a step before its tokens are seen
   Engine engine(config, std::move(model));
   DeviceCeiling ceiling = measure_ceiling(engine);
@@ -278,10 +276,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
                       engine.can_profile() ? 1 : config.tensor_parallel_size);
   engine.observe_steps([&](const StepRecord& step) { totals.add(step, work); });
   std::size_t done = 0;
-  std::size_t total = 0;
-  for (const RequestSize& size : options.requests) total += static_cast<std::size_t>(size.output_tokens);
-  total *= static_cast<std::size_t>(options.rounds) * static_cast<std::size_t>(options.num_outputs);
-  Latencies latencies;
+  std::vector<double> first_token_ms, between_tokens_ms;
   double seconds = 0;
   for (int i = 0; i < options.rounds; ++i) {
     const Round round = run_round(engine, make_requests(engine, options, options.requests, random), [&] {
@@ -289,33 +284,27 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
       if (options.on_progress) options.on_progress(done, total);
     });
     seconds += round.seconds;
-    for (const TimedOutput& output : round.outputs) latencies.add(output.times);
+    for (const auto& [tokens, times] : round.outputs)
+      for (std::size_t j = 1; j < times.size(); ++j)
+        (j == 1 ? first_token_ms : between_tokens_ms)
+            .push_back(1e3 * seconds_between(times[j - 1], times[j]));
   }
   engine.observe_steps({});
-  DecodeProfile profile;
-  if (engine.can_profile()) {
-    constexpr int kEvery = 8;
-    engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
-    run_round(engine, make_requests(engine, options, options.requests, random));
-    engine.observe_steps({});
-  }
+  const DecodeProfile profile = profile_round(engine, options, work, random);
   const DeviceCeiling after = measure_ceiling(engine);
   ceiling.read_gb_per_s = std::max(ceiling.read_gb_per_s, after.read_gb_per_s);
   ceiling.matrix_gflop_per_s = std::max(ceiling.matrix_gflop_per_s, after.matrix_gflop_per_s);
 
-  BenchResult result;
-  result.prefill_tokens_per_s = ratio(totals.prefill_tokens, totals.prefill_seconds);
-  result.decode_tokens_per_s = ratio(totals.decode_tokens, totals.decode_seconds);
-  result.output_tokens_per_s = ratio(static_cast<double>(total), seconds);
-  result.ttft_ms = {percentile(latencies.first_token_ms, 0.5), percentile(latencies.first_token_ms, 0.99)};
-  result.itl_ms = {percentile(latencies.between_tokens_ms, 0.5),
-                   percentile(latencies.between_tokens_ms, 0.99)};
-  result.ceiling = ceiling;
-  result.decode = profile.breakdown(ceiling);
-  result.startup = engine.startup();
-  result.read_share = ratio(totals.decode_bytes * 1e-9, totals.decode_seconds) / ceiling.read_gb_per_s;
-  result.matrix_share = ratio(totals.mixed_flop * 1e-9, totals.mixed_seconds) / ceiling.matrix_gflop_per_s;
-  return result;
+  return {.prefill_tokens_per_s = ratio(totals.prefill_tokens, totals.prefill_seconds),
+          .decode_tokens_per_s = ratio(totals.decode_tokens, totals.decode_seconds),
+          .output_tokens_per_s = ratio(static_cast<double>(total), seconds),
+          .ttft_ms = percentiles(first_token_ms),
+          .itl_ms = percentiles(between_tokens_ms),
+          .ceiling = ceiling,
+          .read_share = ratio(totals.decode_bytes * 1e-9, totals.decode_seconds) / ceiling.read_gb_per_s,
+          .matrix_share = ratio(totals.mixed_flop * 1e-9, totals.mixed_seconds) / ceiling.matrix_gflop_per_s,
+          .decode = profile.breakdown(ceiling),
+          .startup = engine.startup()};
 }
 
 void answer_requests(Engine& engine, std::span<const RequestSize> sizes, std::mt19937_64& random) {

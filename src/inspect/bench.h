@@ -13,15 +13,14 @@
 
 namespace quire {
 
+// A request of so many output tokens: EOS is ignored.
+EngineRequest sized_request(std::vector<TokenId> prompt, int output_tokens, float temperature = 0);
+
 struct BenchOptions {
-  EngineConfig engine;                // max_model_len 0: what the longest request needs
-  std::vector<RequestSize> requests;  // of a round, all submitted at once
-  int rounds = 1;                     // one after the other
-  int num_outputs = 1;                // of each request
-  float temperature = 0.6F;
-  float presence_penalty = 0;
-  std::optional<int> logprobs;
-  std::shared_ptr<const StructuredOutputs> structured_outputs;           // of every request; null: any text
+  EngineConfig engine;                                 // max_model_len 0: what the longest request needs
+  std::vector<RequestSize> requests;                   // of a round, all submitted at once
+  int rounds = 1;                                      // one after the other
+  EngineRequest request = sized_request({}, 1, 0.6F);  // each, but for its prompt and length
   std::function<void(std::size_t done, std::size_t total)> on_progress;  // output tokens; from another thread
 };
 

@@ -7,6 +7,7 @@
 #include "parallel/lone_rank.h"
 
 namespace quire {
+
 std::size_t Capacity::kv_bytes_per_token() const {
   return config.block_bytes() * config.cache.lanes.size() / static_cast<std::size_t>(config.block_size());
 }
@@ -28,8 +29,7 @@ std::vector<Capacity::Group> Capacity::groups() const {
 
 Capacity plan_capacity(const EngineConfig& config, const ModelConfig& model, std::size_t memory,
                        WeightSource* formats) {
-  const auto backend =
-      make_backend({config.device, config.cpu_isa, config.cpu_threads, config.deterministic});
+  const auto backend = make_backend(device_options(config));
   check_rank_count(config);
   AbsentRanks comm(0, config.tensor_parallel_size);
   Capacity result;

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <map>
 #include <span>
-#include <string_view>
+#include <sstream>
 
 #include "base/digest.h"
 #include "base/error.h"
@@ -48,14 +48,11 @@ fs::path folder_of(const fs::path& model) { return fs::is_directory(model) ? mod
 
 // A checksum by each name. A name is no path: nothing outside the folder is read.
 std::map<std::string, std::string> read_manifest(const fs::path& path) {
-  const std::string text = read_text_file(path, kMaxManifest);
+  std::istringstream text(read_text_file(path, kMaxManifest));
   std::map<std::string, std::string> sums;
-  std::string_view rest = text;
-  for (int number = 1; !rest.empty(); ++number) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    const std::string_view digits = line.substr(0, 64),
-                           name = line.substr(std::min<std::size_t>(66, line.size()));
+  std::string line;
+  for (int number = 1; std::getline(text, line); ++number) {
+    const std::string digits = line.substr(0, 64), name = line.substr(std::min<std::size_t>(66, line.size()));
     const bool is_sum = digits.size() == 64 && digits.find_first_not_of("0123456789abcdef") == digits.npos;
     if (!is_sum || line.substr(64, 2) != "  " || name.empty() || name.find('/') != name.npos || name == "..")
       fail("{}, line {}: {} is no SHA-256, two blanks and a file's name", path.string(), number,

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "inspect/bench.h"
 
 namespace quire {
 
@@ -23,11 +23,7 @@ class ForcedRun {
   static std::shared_ptr<ForcedRun> start(Engine& engine, std::vector<TokenId> tokens, bool paced = false) {
     auto run = std::make_shared<ForcedRun>();
     run->under_way_ = std::min(kUnderWay, tokens.size());
-    EngineRequest request;
-    request.prompt = std::move(tokens);
-    request.params.max_tokens = 1;
-    request.params.ignore_eos = true;
-    request.params.temperature = 0;
+    EngineRequest request = sized_request(std::move(tokens), 1);
     request.prompt_logits = true;
     request.on_update = [run](const RequestUpdate& update) { run->put(update); };
     if (paced) engine.observe_steps([run](const StepRecord&) { run->wait_for_taker(); });

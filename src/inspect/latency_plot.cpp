@@ -12,6 +12,11 @@ namespace {
 constexpr double kPanelWidth = 340, kPanelHeight = 250;  // of a panel's axes
 constexpr double kLeft = 70, kTop = 60, kGap = 90, kBottom = 60;
 constexpr int kMaxSteps = 6;
+constexpr std::string_view kHead =
+    R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0:g}" height="{1:g}" viewBox="0 0 {0:g} {1:g}" )"
+    R"(font-family="sans-serif" font-size="13">
+<rect width="100%" height="100%" fill="white"/>
+)";
 constexpr std::string_view kMedianColor = "#1f5fa8", kP99Color = "#c4502a";
 
 std::string escape(std::string_view text) {
@@ -126,11 +131,7 @@ std::vector<double> axis_ticks(double largest, int count) {
 std::string latency_plot(std::string_view title, std::span<const LatencyPanel> panels) {
   const double width = kLeft + static_cast<double>(panels.size()) * (kPanelWidth + kGap) - kGap + kLeft / 2;
   const double height = kTop + kPanelHeight + kBottom;
-  std::string svg = format_text(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:g}\" height=\"{1:g}\" viewBox=\"0 0 {0:g} "
-      "{1:g}\" "
-      "font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      width, height);
+  std::string svg = format_text(kHead, width, height);
   svg += text(kLeft, 22, "start", title, " font-size=\"15\"");
   for (std::size_t i = 0; i < panels.size(); ++i)
     svg += Panel(panels[i], kLeft + static_cast<double>(i) * (kPanelWidth + kGap)).draw();

@@ -28,9 +28,8 @@ constexpr std::size_t kRounds = 8;
 constexpr std::size_t kReadBytes = 1'200'000'000;
 
 void on_threads(int num_threads, const std::function<void(int thread)>& part) {
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (int i = 0; i < num_threads; ++i) threads.emplace_back(part, i);
-  for (std::thread& thread : threads) thread.join();
 }
 
 // The seconds of the fastest of several rounds in which every thread does its part: from one meeting of all

@@ -42,11 +42,11 @@ PlainLoops::PlainLoops(EngineConfig config, ModelFiles model, int batch, EngineH
   ranks_->load();
 }
 
-Round PlainLoops::run_without_cache(std::span<const TokenRequest> requests) {
+Round PlainLoops::run_without_cache(std::span<const EngineRequest> requests) {
   Round round = begin_round(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
     std::vector<TokenId> tokens = requests[i].prompt;
-    for (int n = 0; n < requests[i].output_tokens; ++n) {
+    for (int n = 0; n < requests[i].params.max_tokens; ++n) {
       StepPlan plan;
       add_span(plan, 0, 0, 0, tokens);
       tokens.push_back(run(std::move(plan)).front());
@@ -57,19 +57,20 @@ Round PlainLoops::run_without_cache(std::span<const TokenRequest> requests) {
   return round;
 }
 
-Round PlainLoops::run_in_batches(std::span<const TokenRequest> requests) {
+Round PlainLoops::run_in_batches(std::span<const EngineRequest> requests) {
   Round round = begin_round(requests.size());
-  const auto length = [](const TokenRequest& request) { return static_cast<int>(request.prompt.size()); };
+  const auto length = [](const EngineRequest& request) { return static_cast<int>(request.prompt.size()); };
+  const auto output_length = [](const EngineRequest& request) { return request.params.max_tokens; };
   for (std::size_t first = 0; first < requests.size(); first += static_cast<std::size_t>(batch_)) {
     const auto members = requests.subspan(first, std::min(requests.size() - first, num_rows_.size() / 2));
     const int longest_prompt = length(std::ranges::max(members, {}, length));
-    const int longest_output = std::ranges::max(members, {}, &TokenRequest::output_tokens).output_tokens;
+    const int longest_output = output_length(std::ranges::max(members, {}, output_length));
     for (int n = 0; n < longest_output; ++n) {
       StepPlan plan;
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
-        const TokenRequest& member = members[i];
+        const EngineRequest& member = members[i];
         // Who is done goes on in place, for nobody.
-        if (n > 0) add_span(plan, i, i, length(member) + std::min(n, member.output_tokens) - 1, {});
+        if (n > 0) add_span(plan, i, i, length(member) + std::min(n, output_length(member)) - 1, {});
         if (n > 0) continue;
         add_span(plan, i, i, 0, member.prompt);
         // A span is sampled behind its last token, so padding is a span behind it: in another seat, on the
@@ -80,7 +81,7 @@ Round PlainLoops::run_in_batches(std::span<const TokenRequest> requests) {
       }
       const std::vector<TokenId> sampled = run(std::move(plan));
       for (std::size_t i = 0; i < members.size(); ++i)
-        if (n < members[i].output_tokens) add_token(round.outputs[first + i], sampled[i]);
+        if (n < output_length(members[i])) add_token(round.outputs[first + i], sampled[i]);
     }
   }
   end_round(round);

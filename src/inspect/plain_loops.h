@@ -9,15 +9,10 @@
 
 namespace quire {
 
-// A greedy request; EOS is ignored.
-struct TokenRequest {
-  std::vector<TokenId> prompt;
-  int output_tokens = 1;
-};
-
 // How models were run before there were engines: short loops, to be measured beside one. They give the ranks
 // plans of their own, so models and kernels are the engine's; scheduler and cache have no part in it. A
-// sequence has blocks for all tokens that it may ever have.
+// sequence has blocks for all tokens that it may ever have. Requests are greedy and ignore EOS, whatever
+// their parameters say; only max_tokens counts.
 class PlainLoops {
  public:
   // Memory for `batch` sequences of config.max_model_len tokens; max_num_seqs is not looked at. Error as when
@@ -26,10 +21,10 @@ class PlainLoops {
 
   // One request after the other, and for each token all those before it again. Keys and values live as long
   // as a step.
-  Round run_without_cache(std::span<const TokenRequest> requests);
+  Round run_without_cache(std::span<const EngineRequest> requests);
   // `batch` at a time: prompts are padded to the longest of them, and all go on until the longest output is
   // done. One alone has nothing to pad or to wait for.
-  Round run_in_batches(std::span<const TokenRequest> requests);
+  Round run_in_batches(std::span<const EngineRequest> requests);
 
   RankGroup& ranks() { return *ranks_; }
 

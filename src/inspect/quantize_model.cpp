@@ -23,9 +23,7 @@ constexpr std::string_view kWeightEnding = ".weight";
 // Names and columns of the matrices that become codes.
 std::map<std::string, std::int64_t> chosen_tensors(const QuantizeOptions& options, const ModelConfig& config,
                                                    Checkpoint& file) {
-  BackendOptions device;
-  device.device = "cpu";
-  const auto backend = make_backend(device);
+  const auto backend = make_backend({.device = "cpu"});
   AbsentRanks comm(0, 1);
   auto chosen = quantized_tensors(*backend, comm, config, file, options.format, /*quantize_head=*/false);
   if (options.quantize_head) {
@@ -67,9 +65,8 @@ std::vector<WeightGroup> matrices_of(Checkpoint& file, const std::string& name) 
   const std::vector<std::int64_t> shape = file.find_entry(name)->shape;
   const std::size_t last = name.rfind('.');
   if (shape.size() == 2) return {file.take_linear(name.substr(0, last), shape[0], shape[1])};
-  const std::vector<std::string> parts =
-      name.ends_with(".down_proj") ? std::vector<std::string>{".down_proj.weight"}
-                                   : std::vector<std::string>{".gate_proj.weight", ".up_proj.weight"};
+  std::vector<std::string> parts = {".gate_proj.weight", ".up_proj.weight"};
+  if (name.ends_with(".down_proj")) parts = {".down_proj.weight"};
   const std::int64_t rows = shape[1] / std::ssize(parts);
   const WeightTensorPtr all = file.take(name, {shape[0] * shape[1], shape[2]});
   std::vector<WeightGroup> matrices;

@@ -16,30 +16,21 @@ namespace {
 
 // Requests, and how they come.
 struct Workload {
-  std::vector<TokenRequest> requests = {};
+  std::vector<EngineRequest> requests = {};
   std::size_t at_once = std::numeric_limits<std::size_t>::max();  // the others come when these are under way
-  std::vector<TokenRequest> before = {};  // so that no row pays for what is prepared once
+  std::vector<EngineRequest> before = {};  // so that no row pays for what is prepared once
 
   int longest() const {
     int longest = 0;
-    for (const auto& [prompt, output_tokens] : requests)
-      longest = std::max(longest, static_cast<int>(prompt.size()) + output_tokens);
+    for (const EngineRequest& request : requests)
+      longest = std::max(longest, static_cast<int>(request.prompt.size()) + request.params.max_tokens);
     return longest;
   }
 };
 
-std::vector<EngineRequest> engine_requests(const std::vector<TokenRequest>& requests) {
-  std::vector<EngineRequest> made(requests.size());
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    made[i].prompt = requests[i].prompt;
-    made[i].params.max_tokens = requests[i].output_tokens;
-    made[i].params.temperature = 0;
-    made[i].params.ignore_eos = true;
-  }
-  return made;
-}
-
-void read_times(const Round& round, std::size_t at_once, TechniqueRow& row) {
+// sequences: the most at once. plan: of what ran them.
+void set_figures(TechniqueRow& row, const Round& round, std::size_t at_once, int sequences,
+                 const MemoryPlan& plan) {
   std::vector<double> first_ms, pause_ms;
   double num_tokens = 0;
   const std::size_t first_late = at_once < round.outputs.size() ? at_once : 0;
@@ -55,6 +46,9 @@ void read_times(const Round& round, std::size_t at_once, TechniqueRow& row) {
   row.figures["tokens_per_s"] = num_tokens / round.seconds;
   row.figures["first_token_ms"] = percentile(first_ms, 0.5);
   row.figures["longest_pause_ms"] = percentile(pause_ms, 0.5);
+  row.figures["sequences"] = sequences;
+  row.figures["weight_bytes"] = static_cast<double>(plan.weights);
+  row.figures["kv_cache_bytes"] = static_cast<double>(plan.kv_cache);
 }
 
 class TechniqueBench {
@@ -102,10 +96,7 @@ class TechniqueBench {
   }
 
   std::vector<TokenId> draw_tokens(int count) {
-    std::vector<TokenId> tokens(count);
-    std::uniform_int_distribution<TokenId> any(0, capacity_.config.spec.vocab_size - 1);
-    for (TokenId& token : tokens) token = any(random_);
-    return tokens;
+    return random_tokens(count, capacity_.config.spec.vocab_size, random_);
   }
   void draw_many() {
     const auto length = [this](int most) {
@@ -113,7 +104,7 @@ class TechniqueBench {
     };
     for (int i = 0; i < options_.num_prompts; ++i) {
       std::vector<TokenId> prompt = draw_tokens(length(options_.input_len));
-      many_.push_back({std::move(prompt), length(options_.output_len)});
+      many_.push_back(sized_request(std::move(prompt), length(options_.output_len)));
     }
     few_.assign(many_.begin(), many_.begin() + (options_.num_prompts + 3) / 4);
   }
@@ -121,8 +112,7 @@ class TechniqueBench {
   void begin(std::string what, Workload workload) {
     report_.workloads.push_back(std::move(what));
     workload_ = std::move(workload);
-    const TokenRequest shortest{{0}, 3};
-    workload_.before.resize(workload_.before.size() + static_cast<std::size_t>(options_.batch), shortest);
+    for (int i = 0; i < options_.batch; ++i) workload_.before.push_back(sized_request({0}, 3));
   }
   // Of engines and loops alike, with memory for so many of the workload's longest requests.
   EngineConfig config_for(int max_num_seqs, int num_reserved) const {
@@ -139,13 +129,12 @@ class TechniqueBench {
     return config;
   }
 
-  void run_loop(TechniqueRow row, int batch, Round (PlainLoops::*run)(std::span<const TokenRequest>)) {
+  void run_loop(TechniqueRow row, int batch, Round (PlainLoops::*run)(std::span<const EngineRequest>)) {
     PlainLoops loops(config_for(batch, batch), options_.open(), batch);
     (loops.*run)(workload_.before);
     const Round round = (loops.*run)(workload_.requests);
-    read_times(round, workload_.at_once, row);
-    const bool keeps = run == &PlainLoops::run_in_batches;
-    set_memory(row, batch, loops.ranks().own().plan_memory(), keeps);
+    set_figures(row, round, workload_.at_once, batch, loops.ranks().own().plan_memory());
+    if (run == &PlainLoops::run_without_cache) row.figures["kv_cache_bytes"] = 0;
     add(std::move(row), round.outputs);
   }
 
@@ -155,14 +144,13 @@ class TechniqueBench {
     model.tokenizer.reset();  // nobody reads the text
     int most_running = 0;
     Engine engine(config, std::move(model));
-    run_round(engine, engine_requests(workload_.before));
+    run_round(engine, workload_.before);
     engine.observe_steps([&](const StepRecord&) {
       most_running = std::max(most_running, engine.stats().scheduler.num_running);
     });
-    const Round round = run_round(engine, engine_requests(workload_.requests), {}, workload_.at_once);
+    const Round round = run_round(engine, workload_.requests, {}, workload_.at_once);
     engine.observe_steps({});
-    read_times(round, workload_.at_once, row);
-    set_memory(row, most_running, engine.memory_plan(), true);
+    set_figures(row, round, workload_.at_once, most_running, engine.memory_plan());
     add(std::move(row), round.outputs, may_differ);
   } catch (const Error& e) {
     if (!may_differ) throw;
@@ -170,15 +158,12 @@ class TechniqueBench {
     add(std::move(row));
   }
 
-  static void set_memory(TechniqueRow& row, int sequences, const MemoryPlan& plan, bool keeps_cache) {
-    row.figures["sequences"] = sequences;
-    row.figures["weight_bytes"] = static_cast<double>(plan.weights);
-    row.figures["kv_cache_bytes"] = keeps_cache ? static_cast<double>(plan.kv_cache) : 0;
-  }
-
   void add(TechniqueRow row, const std::vector<TimedOutput>& outputs = {}, bool may_differ = false) {
     constexpr std::size_t kNumRows = 16;
     row.workload = report_.workloads.size() - 1;
+    for (const TechniqueRow& other : report_.rows)
+      if (other.workload == row.workload && (row.against.empty() || other.skipped.empty()))
+        row.against = other.name;
     if (const TechniqueRow* before = report_.before(row)) {
       const double was = before->value(row.figure), is = row.value();
       row.factor = row.figure.ends_with("_ms") ? was / is : is / was;
@@ -198,62 +183,56 @@ class TechniqueBench {
                       options_.output_len),
           {many_});
     run_loop({.name = "no KV cache"}, 1, &PlainLoops::run_without_cache);
-    run_loop({.name = "KV cache, one at a time", .against = "no KV cache"}, 1, &PlainLoops::run_in_batches);
-    run_loop({.name = "static batches, padded", .against = "KV cache, one at a time"}, batch,
-             &PlainLoops::run_in_batches);
-    run_engine({.name = "continuous batching", .against = "static batches, padded"},
-               config_for(batch, batch));
+    run_loop({.name = "KV cache, one at a time"}, 1, &PlainLoops::run_in_batches);
+    run_loop({.name = "static batches, padded"}, batch, &PlainLoops::run_in_batches);
+    run_engine({.name = "continuous batching"}, config_for(batch, batch));
     EngineConfig config = config_for(options_.num_prompts, batch);
-    run_engine({.name = "paged KV cache", .against = "continuous batching", .figure = "sequences"}, config);
+    run_engine({.name = "paged KV cache", .figure = "sequences"}, config);
     config.kv_cache_dtype = "fp8";
-    run_engine({.name = "8-bit KV cache", .against = "paged KV cache", .figure = "sequences"}, config, true);
+    run_engine({.name = "8-bit KV cache", .figure = "sequences"}, config, true);
   }
 
   void measure_prefix() {
     const std::vector<TokenId> prefix = draw_tokens(4 * options_.input_len);
-    Workload workload{.requests = few_, .before = {{prefix, 1}}};
-    for (auto& [prompt, output_tokens] : workload.requests)
-      prompt.insert(prompt.begin(), prefix.begin(), prefix.end());
+    Workload workload{.requests = few_, .before = {sized_request(prefix, 1)}};
+    for (EngineRequest& request : workload.requests)
+      request.prompt.insert(request.prompt.begin(), prefix.begin(), prefix.end());
     begin(format_text("{} of them, behind {} tokens that a request before had, too", few_.size(),
                       prefix.size()),
           std::move(workload));
     EngineConfig config = config_for(static_cast<int>(few_.size()), static_cast<int>(few_.size()) + 1);
     run_engine({.name = "no prefix caching", .figure = "first_token_ms"}, config);
     config.enable_prefix_caching = true;
-    run_engine({.name = "prefix caching", .against = "no prefix caching", .figure = "first_token_ms"},
-               config);
+    run_engine({.name = "prefix caching", .figure = "first_token_ms"}, config);
   }
 
   void measure_interruption() {
     const int batch = options_.batch, in = options_.input_len, out = options_.output_len;
     Workload workload{.at_once = static_cast<std::size_t>(batch)};
-    for (int i = 0; i < batch; ++i) workload.requests.push_back({draw_tokens(in / 2), out});
-    workload.requests.push_back({draw_tokens(8 * in), out / 4});
+    for (int i = 0; i < batch; ++i) workload.requests.push_back(sized_request(draw_tokens(in / 2), out));
+    workload.requests.push_back(sized_request(draw_tokens(8 * in), out / 4));
     begin(format_text("a prompt of {} tokens comes while {} outputs of {} are under way", 8 * in, batch, out),
           std::move(workload));
     EngineConfig config = config_for(batch + 1, batch + 1);
-    const std::string whole = "prompt in one step";
-    run_engine({.name = whole, .figure = "longest_pause_ms"}, config);
+    run_engine({.name = "prompt in one step", .figure = "longest_pause_ms"}, config);
     config.long_prefill_token_threshold = in;
-    run_engine({format_text("chunked prefill, by {}", in), whole, 0, "longest_pause_ms"}, config);
+    run_engine({.name = format_text("chunked prefill, by {}", in), .figure = "longest_pause_ms"}, config);
   }
 
   // One stream is limited by the reading of weights, and on a GPU by the launching of kernels.
   void measure_one_stream() {
     begin(format_text("{} of them, one after the other", few_.size()), {few_});
     EngineConfig config = config_for(1, 1);
-    std::string before = report_.dtype + " weights";
-    run_engine({.name = before}, config);
+    run_engine({.name = report_.dtype + " weights"}, config);
     config.enforce_eager = false;
     if (has_graphs_)
-      run_engine({.name = "graphs", .against = std::exchange(before, "graphs")}, config);
+      run_engine({.name = "graphs"}, config);
     else
-      add({.name = "graphs", .against = before, .skipped = "the device has none"});
+      add({.name = "graphs", .skipped = "the device has none"});
     for (const auto& [quantization, name] : {std::pair("int8", "8-bit weights"), {"int4", "4-bit weights"}}) {
       config.quantization = quantization;
       config.weight_only = config.quantization == "int8";  // to round activations is another technique
-      run_engine({.name = name, .against = before}, config, true);
-      if (report_.rows.back().skipped.empty()) before = name;
+      run_engine({.name = name}, config, true);
     }
   }
 
@@ -262,11 +241,12 @@ class TechniqueBench {
   void measure_packing() {
     const std::int64_t rows = options_.batch, in = capacity_.config.spec.hidden_size, out = 4 * in;
     begin(format_text("a product of {} rows with a matrix of {} x {}", rows, out, in), {});
-    const std::string each_time = "packed for each product";
+    TechniqueRow each_time{.name = "packed for each product", .figure = "product_ms"};
+    TechniqueRow once{.name = "packed weights", .figure = "product_ms"};
     if (on_gpu_ || resolved_cpu_isa(options_.engine.cpu_isa) == "reference") {
-      const std::string why = "the device multiplies weights as they lie in the file";
-      add({.name = each_time, .figure = "product_ms", .skipped = why});
-      return add({.name = "packed weights", .against = each_time, .figure = "product_ms", .skipped = why});
+      each_time.skipped = once.skipped = "the device multiplies weights as they lie in the file";
+      add(std::move(each_time));
+      return add(std::move(once));
     }
     const auto backend = make_backend(device_options(options_.engine));
     const DType dtype = capacity_.config.dtype;
@@ -292,8 +272,8 @@ class TechniqueBench {
       if (row.agreement == 0) row.difference = "the product is another one";
       add(std::move(row));
     };
-    measure({.name = each_time, .figure = "product_ms"}, expected, true);
-    measure({.name = "packed weights", .against = each_time, .figure = "product_ms"}, y, false);
+    measure(std::move(each_time), expected, true);
+    measure(std::move(once), y, false);
   }
 
   TechniqueOptions options_;
@@ -301,7 +281,7 @@ class TechniqueBench {
   std::mt19937_64 random_;
   bool on_gpu_ = false, has_graphs_ = false;
   Capacity capacity_;  // of an engine with these options
-  std::vector<TokenRequest> many_, few_;
+  std::vector<EngineRequest> many_, few_;
   Workload workload_;                  // that is measured
   std::vector<TimedOutput> baseline_;  // its
 };

@@ -37,7 +37,10 @@ inline constexpr TechniqueFigure kTechniqueFigures[] = {
     {"kv_cache_bytes", "bytes"}};
 
 struct TechniqueRow {
-  std::string name, against = {};       // the row that it is compared with; empty: it is a baseline
+  std::string name;
+  // The row that it is compared with: the last one of its workload that has figures, or its first; empty: it
+  // is a baseline.
+  std::string against = {};
   std::size_t workload = 0;             // of TechniqueReport::workloads
   std::string figure = "tokens_per_s";  // that the technique is about
   std::map<std::string, double, std::less<>> figures = {};

@@ -173,17 +173,14 @@ std::vector<VerifyResult> run_pass(Engine& engine, const std::vector<Reference>&
   const std::size_t num_runs =
       pass.side_by_side ? std::max<std::size_t>(num_prompts, kSideBySide) : num_prompts;
   std::vector<std::shared_ptr<ForcedRun>> runs;
-  std::vector<VerifyResult> results;
+  std::vector<VerifyResult> results(num_prompts);
   const auto finish = [&](std::size_t i) {
     VerifyResult result = compare(references[i % num_prompts], runs[i]->take_all(), limits);
     result.prompt = static_cast<int>(i % num_prompts);
     result.chunk_size = pass.chunk_size;
     result.side_by_side = pass.side_by_side ? static_cast<int>(num_runs) : 1;
-    if (i < num_prompts) {
-      results.push_back(result);
-    } else if (!result.passed() || result.error > results[i % num_prompts].error) {
-      results[i % num_prompts] = result;
-    }
+    VerifyResult& worst = results[i % num_prompts];
+    if (i < num_prompts || !result.passed() || result.error > worst.error) worst = result;
   };
   for (std::size_t i = 0; i < num_runs; ++i) {
     runs.push_back(ForcedRun::start(engine, forced_tokens(references[i % num_prompts])));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 namespace quire {
 namespace {
@@ -52,6 +51,13 @@ const std::vector<RequestSize>& standard_workload() {
       {227, 529},  {158, 310},  {1023, 278}, {331, 141},  {630, 513},  {1012, 214}, {734, 403},  {885, 322},
       {142, 338},  {895, 815},  {717, 227},  {880, 488},  {847, 1024}, {714, 895},  {652, 354},  {251, 312}};
   return sizes;
+}
+
+std::vector<TokenId> random_tokens(int count, int vocab_size, std::mt19937_64& random, TokenId first) {
+  std::uniform_int_distribution<TokenId> any(first, vocab_size - 1);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = any(random);
+  return tokens;
 }
 
 std::vector<RequestSize> random_sizes(const RandomSizes& sizes, std::uint64_t seed) {

@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <vector>
+
+#include "tokenizer/token_id.h"
 
 namespace quire {
 
@@ -13,6 +16,9 @@ struct RequestSize {
 
 // The 256 requests of the standard workload.
 const std::vector<RequestSize>& standard_workload();
+
+// Ids from `first` on, and below vocab_size.
+std::vector<TokenId> random_tokens(int count, int vocab_size, std::mt19937_64& random, TokenId first = 0);
 
 // Lengths are drawn evenly from [length * (1 - range_ratio), length * (1 + range_ratio)].
 struct RandomSizes {

@@ -156,7 +156,7 @@ TEST(BenchTest, CountsTheTokensOfAllOutputs) {
   BenchOptions options;
   options.requests = {{9, 4}, {5, 2}};
   options.rounds = 2;
-  options.num_outputs = 3;
+  options.request.params.n = 3;
   std::size_t done = 0;
   options.on_progress = [&](std::size_t so_far, std::size_t total) {
     EXPECT_EQ(so_far, ++done);

@@ -18,12 +18,11 @@ namespace {
 using test::small_shape;
 
 // Of a prompt's length and an output's, which differ from request to request.
-std::vector<TokenRequest> ragged_requests() {
-  std::vector<TokenRequest> requests;
+std::vector<EngineRequest> ragged_requests() {
+  std::vector<EngineRequest> requests;
   for (const auto& [in, out] :
        std::vector<std::pair<int, int>>{{3, 9}, {40, 2}, {17, 1}, {16, 20}, {33, 5}}) {
-    TokenRequest& request = requests.emplace_back();
-    request.output_tokens = out;
+    EngineRequest& request = requests.emplace_back(sized_request({}, out));
     for (int i = 0; i < in; ++i) request.prompt.push_back((7 * i + 31 * in) % 300);
   }
   return requests;
@@ -38,17 +37,9 @@ EngineConfig small_config() {
   return config;
 }
 
-Round engine_round(const Shape& shape, const std::vector<TokenRequest>& requests) {
+Round engine_round(const Shape& shape, const std::vector<EngineRequest>& requests) {
   Engine engine(small_config(), random_model(shape));
-  std::vector<EngineRequest> sent;
-  for (const TokenRequest& request : requests) {
-    EngineRequest& one = sent.emplace_back();
-    one.prompt = request.prompt;
-    one.params.temperature = 0;
-    one.params.ignore_eos = true;
-    one.params.max_tokens = request.output_tokens;
-  }
-  return run_round(engine, std::move(sent));
+  return run_round(engine, requests);
 }
 
 void expect_same_tokens(const Round& expected, const Round& round) {
@@ -61,7 +52,7 @@ void expect_same_tokens(const Round& expected, const Round& round) {
 
 // Blocks are full of NaN until something is written to them for their sequence.
 TEST(PlainLoopsTest, EveryWayGivesTheEnginesTokens) {
-  const std::vector<TokenRequest> requests = ragged_requests();
+  const std::vector<EngineRequest> requests = ragged_requests();
   for (const Shape& shape :
        {small_shape(), small_shape("Qwen3MoeForCausalLM", R"({"num_experts": 5, "num_experts_per_tok": 2})"),
         small_shape("Gemma3ForCausalLM", R"({"sliding_window": 16, "head_dim": 16,
@@ -84,7 +75,7 @@ TEST(PlainLoopsTest, EveryWayGivesTheEnginesTokens) {
 }
 
 TEST(PlainLoopsTest, ABatchWaitsForItsLongestOutput) {
-  const std::vector<TokenRequest> requests = ragged_requests();
+  const std::vector<EngineRequest> requests = ragged_requests();
   EngineConfig config = small_config();
   config.kv_cache_memory = std::size_t{1} << 20;
   PlainLoops loops(config, random_model(small_shape()), 2);

@@ -8,199 +8,171 @@
 namespace quire::server {
 namespace {
 
-// Each writes a value as JSON.
+// What a vector has at an index, or a map under a key; null where there is nothing.
 template <typename T>
-requires std::is_arithmetic_v<T>
-void write(std::string& out, T value) {
-  if constexpr (std::is_same_v<T, bool>)
-    out += value ? "true" : "false";
-  else if constexpr (std::is_floating_point_v<T>)
-    out += format_text("{:.9g}", value);
-  else
-    out += std::to_string(value);
+const T* find(const std::vector<T>& all, std::size_t index) {
+  return index < all.size() ? &all[index] : nullptr;
 }
-void write(std::string& out, const std::string& value) {
-  out += OrderedJson(value).dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
+template <typename K, typename T>
+const T* find(const std::map<K, T>& all, K key) {
+  const auto found = all.find(key);
+  return found == all.end() ? nullptr : &found->second;
 }
-void write(std::string& out, WindowSequence::State value) {
-  out += format_text("\"{}\"", WindowSequence::kStates.at(static_cast<std::size_t>(value)));
+template <typename T, typename Use>
+void for_each(const std::vector<T>& all, const Use& use) {
+  for (std::size_t i = 0; i < all.size(); ++i) use(i, all[i]);
+}
+template <typename K, typename T, typename Use>
+void for_each(const std::map<K, T>& all, const Use& use) {
+  for (const auto& [key, value] : all) use(key, value);
 }
 
-template <typename... Values>
-void write_list(std::string& out, const Values&... values) {
-  out += '[';
-  ((write(out, values), out += ','), ...);
-  out.back() = ']';
-}
-void write(std::string& out, const WindowBlock& value) {
-  if (value.holders == 0)
-    out += value.is_cached ? '1' : '0';
-  else
-    write_list(out, value.holders, value.owner, value.lane, static_cast<int>(value.is_cached));
-}
-void write(std::string& out, const WindowSequence::Moment& value) {
-  write_list(out, static_cast<std::int64_t>(value.time * 1000), value.state);
-}
-void write(std::string& out, const WindowStep::Span& value) {
-  write_list(out, value.sequence, value.num_tokens, static_cast<int>(value.is_prompt));
-}
-void write(std::string& out, const Decision& value) {
-  write_list(out, value.sequence, static_cast<int>(value.kind), static_cast<int>(value.why), value.count);
-}
-void write(std::string& out, const WindowMark& value) {
-  write_list(out, value.block, static_cast<int>(value.kind), value.step);
-}
-void write(std::string& out, const WindowEvent& value) {
-  const Decision& decision = value.decision;
-  write_list(out, value.step, decision.sequence, static_cast<int>(decision.kind),
-             static_cast<int>(decision.why), decision.count);
-}
-void write(std::string& out, const WindowApplied& value) {
-  write_list(out, value.seconds, value.num_tokens, value.num_blocks);
-}
-void write(std::string& out, const WindowSecond& value) {
-  write_list(out, value.output_tokens, value.prompt_tokens, value.first_token, value.between_tokens,
-             value.cache_use, value.hit_rate, value.busy);
-}
-template <typename T>
-void write(std::string& out, const std::vector<T>& values) {
-  out += '[';
-  for (const T& value : values) {
-    if (out.back() != '[') out += ',';
-    write(out, value);
-  }
-  out += ']';
-}
-void write(std::string& out, const WindowStep& value) {
-  out += '{';
-  const auto member = [&](const char* key, const auto& of) {
-    out += format_text("{}\"{}\":", out.back() == '{' ? "" : ",", key);
-    write(out, of);
-  };
-  member("id", value.id);
-  member("tokens", value.num_tokens);
-  member("spans", value.spans);
-  member("decisions", value.decisions);
-  member("copies", value.num_copies);
-  member("saves", value.num_saves);
-  member("restores", value.num_restores);
-  out += '}';
-}
+// A member of an object, under a name: the whole value where it changed; or an object of the elements that
+// changed, with their indices or keys. always: also where none did.
+template <typename Object, typename T>
+struct Value {
+  const char* name;
+  T Object::*member;
+};
+template <typename Object, typename All>
+struct Each {
+  const char* name;
+  All Object::*member;
+  bool always = false;
+};
 
-// Writes the patch of one object, member by member; before: null where it was not there.
-template <typename Object>
-class Patch {
+class PatchWriter {
  public:
-  Patch(std::string& out, const Object* before, const Object& now)
-      : out_(out), before_(before), now_(now), begin_(out.size()) {
-    out_ += '{';
-  }
-  void close() { out_ += '}'; }
-  bool is_empty() const { return out_.size() == begin_ + 1; }
+  std::string json;
 
-  template <typename T>
-  Patch& value(const char* name, T Object::*member) {
-    if (before_ != nullptr && before_->*member == now_.*member) return *this;
-    key(name);
-    write(out_, now_.*member);
-    return *this;
-  }
-  // An object with its indices as keys, of those that changed.
-  template <typename T>
-  Patch& each(const char* name, std::vector<T> Object::*member) {
-    static const std::vector<T> kNone;
-    const std::vector<T>&old = before_ == nullptr ? kNone : before_->*member, &now = now_.*member;
-    if (before_ != nullptr && old == now) return *this;
-    key(name);
-    out_ += '{';
-    for (std::size_t i = 0; i < now.size(); ++i) {
-      if (i < old.size() && old[i] == now[i]) continue;
-      key(std::to_string(i));
-      write(out_, now[i]);
-    }
-    for (std::size_t i = now.size(); i < old.size(); ++i) {
-      key(std::to_string(i));
-      out_ += "null";
-    }
-    out_ += '}';
-    return *this;
-  }
-  // The same with a map's keys. write_one(out, before, now) writes a value, or nothing where it is as before.
-  template <typename K, typename T, typename WriteOne>
-  Patch& each(const char* name, std::map<K, T> Object::*member, const WriteOne& write_one) {
-    static const std::map<K, T> kNone;
-    const std::map<K, T>&old = before_ == nullptr ? kNone : before_->*member, &now = now_.*member;
-    key(name);
-    out_ += '{';
-    for (const auto& [id, of] : now) {
-      const auto found = old.find(id);
-      const std::size_t size = out_.size();
-      key(std::to_string(id));
-      const std::size_t behind_key = out_.size();
-      write_one(out_, found == old.end() ? nullptr : &found->second, of);
-      if (out_.size() == behind_key) out_.resize(size);
-    }
-    for (const auto& [id, of] : old) {
-      if (now.contains(id)) continue;
-      key(std::to_string(id));
-      out_ += "null";
-    }
-    out_ += '}';
-    return *this;
+  // before: null where it was not there.
+  void write_change(const WindowFrame* before, const WindowFrame& now) {
+    using Frame = WindowFrame;
+    write_patch(before, now, Value{"time", &Frame::time}, Each{"blocks", &Frame::blocks},
+                Each{"host", &Frame::host_blocks}, Each{"slots", &Frame::slots},
+                Each{"sequences", &Frame::sequences, true}, Value{"step", &Frame::step},
+                Value{"applied", &Frame::applied}, Value{"events", &Frame::events},
+                Value{"marks", &Frame::marks}, Each{"seconds", &Frame::seconds, true});
   }
 
  private:
-  void key(const std::string& name) {
-    if (out_.back() != '{') out_ += ',';
-    out_ += format_text("\"{}\":", name);
+  void write_change(const WindowSequence* before, const WindowSequence& now) {
+    using Sequence = WindowSequence;
+    write_patch(before, now, Value{"state", &Sequence::state}, Value{"end", &Sequence::end},
+                Value{"request", &Sequence::request}, Value{"prompt", &Sequence::num_prompt},
+                Value{"tokens", &Sequence::num_tokens}, Value{"computed", &Sequence::num_computed},
+                Value{"cached", &Sequence::num_cached}, Value{"most", &Sequence::max_tokens},
+                Value{"saved", &Sequence::num_saved}, Each{"table", &Sequence::table},
+                Each{"life", &Sequence::life}, Value{"text", &Sequence::text});
+  }
+  template <typename T>
+  void write_change(const T* /*before*/, const T& now) {
+    write(now);
+  }
+  void write(const WindowStep& value) {
+    using Step = WindowStep;
+    write_patch<Step>(nullptr, value, Value{"id", &Step::id}, Value{"tokens", &Step::num_tokens},
+                      Value{"spans", &Step::spans}, Value{"decisions", &Step::decisions},
+                      Value{"copies", &Step::num_copies}, Value{"saves", &Step::num_saves},
+                      Value{"restores", &Step::num_restores});
   }
 
-  std::string& out_;
-  const Object* before_;
-  const Object& now_;
-  std::size_t begin_;
-};
+  template <typename Object, typename... Members>
+  void write_patch(const Object* before, const Object& now, const Members&... members) {
+    json += '{';
+    (write_member(before, now, members), ...);
+    json += '}';
+  }
+  template <typename Object, typename T>
+  void write_member(const Object* before, const Object& now, const Value<Object, T>& of) {
+    if (before != nullptr && before->*of.member == now.*of.member) return;
+    key(of.name);
+    write(now.*of.member);
+  }
+  template <typename Object, typename All>
+  void write_member(const Object* before, const Object& now, const Each<Object, All>& of) {
+    static const All kNone;
+    const All &old = before == nullptr ? kNone : before->*of.member, &all = now.*of.member;
+    if (before != nullptr && !of.always && old == all) return;
+    key(of.name);
+    json += '{';
+    for_each(all, [&](auto at, const auto& element) {
+      const auto* const was = find(old, at);
+      if (was != nullptr && *was == element) return;
+      key(at);
+      write_change(was, element);
+    });
+    for_each(old, [&](auto at, const auto&) {
+      if (find(all, at) != nullptr) return;
+      key(at);
+      json += "null";
+    });
+    json += '}';
+  }
+  template <typename Name>
+  void key(const Name& name) {
+    json += format_text("{}\"{}\":", json.back() == '{' ? "" : ",", name);
+  }
 
-void write_sequence(std::string& out, const WindowSequence* before, const WindowSequence& now) {
-  Patch<WindowSequence> patch(out, before, now);
-  patch.value("state", &WindowSequence::state)
-      .value("end", &WindowSequence::end)
-      .value("request", &WindowSequence::request)
-      .value("prompt", &WindowSequence::num_prompt)
-      .value("tokens", &WindowSequence::num_tokens)
-      .value("computed", &WindowSequence::num_computed)
-      .value("cached", &WindowSequence::num_cached)
-      .value("most", &WindowSequence::max_tokens)
-      .value("saved", &WindowSequence::num_saved)
-      .each("table", &WindowSequence::table)
-      .each("life", &WindowSequence::life)
-      .value("text", &WindowSequence::text);
-  if (before != nullptr && patch.is_empty())
-    out.pop_back();
-  else
-    patch.close();
-}
+  // A bool is 0 or 1, an enumerator its number.
+  template <typename T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void write(T value) {
+    if constexpr (std::is_floating_point_v<T>)
+      json += format_text("{:.9g}", value);
+    else
+      json += std::to_string(static_cast<std::int64_t>(value));
+  }
+  void write(const std::string& value) {
+    json += OrderedJson(value).dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
+  }
+  void write(WindowSequence::State value) {
+    json += format_text("\"{}\"", WindowSequence::kStates.at(static_cast<std::size_t>(value)));
+  }
+  template <typename T>
+  void write(const std::vector<T>& values) {
+    json += '[';
+    for (const T& value : values) {
+      if (json.back() != '[') json += ',';
+      write(value);
+    }
+    json += ']';
+  }
+  template <typename... Values>
+  void write_list(const Values&... values) {
+    json += '[';
+    ((write(values), json += ','), ...);
+    json.back() = ']';
+  }
+  void write(const WindowBlock& value) {
+    if (value.holders == 0)
+      write(value.is_cached);
+    else
+      write_list(value.holders, value.owner, value.lane, value.is_cached);
+  }
+  void write(const WindowSequence::Moment& value) {
+    write_list(static_cast<std::int64_t>(value.time * 1000), value.state);
+  }
+  void write(const WindowStep::Span& value) { write_list(value.sequence, value.num_tokens, value.is_prompt); }
+  void write(const Decision& value) { write_list(value.sequence, value.kind, value.why, value.count); }
+  void write(const WindowMark& value) { write_list(value.block, value.kind, value.step); }
+  void write(const WindowEvent& value) {
+    const auto& [sequence, kind, why, count] = value.decision;
+    write_list(value.step, sequence, kind, why, count);
+  }
+  void write(const WindowApplied& value) { write_list(value.seconds, value.num_tokens, value.num_blocks); }
+  void write(const WindowSecond& value) {
+    write_list(value.output_tokens, value.prompt_tokens, value.first_token, value.between_tokens,
+               value.cache_use, value.hit_rate, value.busy);
+  }
+};
 
 }  // namespace
 
 std::string frame_patch(const WindowFrame* before, const WindowFrame& now) {
-  const auto write_second = [](std::string& to, const WindowSecond* old, const WindowSecond& second) {
-    if (old == nullptr || *old != second) write(to, second);
-  };
-  std::string out;
-  Patch<WindowFrame> patch(out, before, now);
-  patch.value("time", &WindowFrame::time)
-      .each("blocks", &WindowFrame::blocks)
-      .each("host", &WindowFrame::host_blocks)
-      .each("slots", &WindowFrame::slots)
-      .each("sequences", &WindowFrame::sequences, write_sequence)
-      .value("step", &WindowFrame::step)
-      .value("applied", &WindowFrame::applied)
-      .value("events", &WindowFrame::events)
-      .value("marks", &WindowFrame::marks)
-      .each("seconds", &WindowFrame::seconds, write_second);
-  patch.close();
-  return out;
+  PatchWriter writer;
+  writer.write_change(before, now);
+  return std::move(writer.json);
 }
 
 std::string about_patch(const SchedulerConfig& config, const WindowOptions& options, std::uint64_t num_steps,

@@ -1,4 +1,3 @@
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -27,7 +26,6 @@ std::string event_of(const std::string& json) { return "data: " + json + "\n\n";
 // Whoever has the page open.
 struct Watcher {
   std::shared_ptr<Exchange> exchange;
-  std::shared_ptr<std::atomic<bool>> is_gone = std::make_shared<std::atomic<bool>>(false);
   bool has_frame = false;  // and gets differences
 };
 
@@ -80,18 +78,12 @@ void LiveWindow::answer(const std::shared_ptr<Exchange>& exchange) {
     throw ApiError(503, format_text("{} watch already; that is the most", kMostWatchers));
   exchange->send_events(":\n\n");  // so that the page knows that it may watch
   if (exchange->request().method == "HEAD") return exchange->end_events(":\n\n");
-  Watcher& watcher = watchers_.emplace_back();
-  watcher.exchange = exchange;
-  exchange->on_disconnect([is_gone = watcher.is_gone] { *is_gone = true; });
+  watchers_.push_back({exchange});
   changed_->notify_all();
 }
 
 void LiveWindow::close() {
-  {
-    const std::lock_guard lock(*mutex_);
-    closing_ = true;
-  }
-  changed_->notify_all();
+  change_and_wake(*mutex_, *changed_, [this] { closing_ = true; });
   if (thread_.joinable()) thread_.join();
 }
 
@@ -102,7 +94,7 @@ void LiveWindow::run() {
   while (true) {
     {
       std::unique_lock lock(*mutex_);
-      std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.is_gone->load(); });
+      std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.exchange->is_gone(); });
       if (watchers_.empty() && watch) {
         engine_.look([watch](Scheduler& scheduler) { scheduler.remove_observer(&watch->book); });
         watch.reset();

@@ -1,7 +1,5 @@
 #include "server/window/page.h"
 
-#include <array>
-
 #include "base/json.h"
 #include "server/api_error.h"
 #include "server/window.h"
@@ -12,40 +10,9 @@ namespace {
 struct File {
   std::string_view path, text;
 };
-constexpr auto kFiles = std::to_array<File>({
-    {
-        "",
-#include "server/window/page/index.html.inc"
-    },
-    {
-        "/style.css",
-#include "server/window/page/style.css.inc"
-    },
-    {
-        "/main.js",
-#include "server/window/page/main.js.inc"
-    },
-    {
-        "/stream.js",
-#include "server/window/page/stream.js.inc"
-    },
-    {
-        "/field.js",
-#include "server/window/page/field.js.inc"
-    },
-    {
-        "/sequences.js",
-#include "server/window/page/sequences.js.inc"
-    },
-    {
-        "/charts.js",
-#include "server/window/page/charts.js.inc"
-    },
-    {
-        "/words.js",
-#include "server/window/page/words.js.inc"
-    },
-});
+constexpr File kFiles[] = {
+#include "server/window/page.inc"  // which CMake makes of the folder
+};
 
 // Nothing from elsewhere is loaded, and nobody frames the page.
 constexpr const char* kPolicy =

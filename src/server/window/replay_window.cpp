@@ -14,60 +14,34 @@
 namespace quire::server {
 namespace {
 
-// Notes when each step was planned.
-class StepTimes final : public SchedulerObserver {
- public:
-  explicit StepTimes(const Recording& recording) : reader_(recording) {
-    while (reader_.next(*this)) {
-    }
-  }
-  const std::vector<double>& seconds() const { return seconds_; }
-  double end() const { return static_cast<double>(reader_.time()) * 1e-6; }
+double seconds_of(std::uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
+struct PlanCounter final : SchedulerObserver {
+  std::size_t count = 0;
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
-    if (plan != nullptr) seconds_.push_back(end());
+    if (plan != nullptr) ++count;
   }
-
- private:
-  RecordingReader reader_;
-  std::vector<double> seconds_;
 };
 
 // A recording that is done again up to some step.
-class Playback {
- public:
+struct Playback {
   explicit Playback(const Recording& recording)
-      : reader_(recording),
-        book_([this] { return static_cast<double>(reader_.time()) * 1e-6; }),
-        replayer_(observed(recording.info().scheduler)) {
-    book_.attach(replayer_.scheduler());
+      : reader(recording),
+        book([this] { return seconds_of(reader.time()); }),
+        replayer(observed(recording.info().scheduler)) {
+    book.attach(replayer.scheduler());
   }
   Playback(const Playback&) = delete;
   Playback& operator=(const Playback&) = delete;
 
-  // Goes on until that step is planned, or to the end.
-  void go_to(std::uint64_t step) {
-    while (num_planned() < step && !replayer_.difference() && reader_.next(replayer_)) {
-    }
-  }
-  std::uint64_t num_planned() const { return replayer_.step(); }
-  WindowFrame frame() { return book_.frame(); }
-  std::string difference() const {
-    const auto& difference = replayer_.difference();
-    return difference
-               ? format_text("behind step {} the replay differs: {}", difference->step, difference->what)
-               : "";
-  }
-
- private:
   SchedulerConfig observed(SchedulerConfig config) {
-    config.observers = {&book_};
+    config.observers = {&book};
     return config;
   }
 
-  RecordingReader reader_;
-  WindowBook book_;
-  Replayer replayer_;
+  RecordingReader reader;
+  WindowBook book;
+  Replayer replayer;
 };
 
 class ReplayWindow final : public Window {
@@ -75,11 +49,16 @@ class ReplayWindow final : public Window {
   explicit ReplayWindow(Recording recording) : recording_(std::move(recording)) {
     if (!recording_.info().from_start)
       fail("the recording has only the last part of what was, and cannot be done again");
-    const StepTimes times(recording_);
-    step_seconds_ = times.seconds();
+    PlanCounter plans;
+    double end = 0;
+    recording_.read(plans, [&](std::uint64_t time) {
+      end = seconds_of(time);
+      step_seconds_.resize(plans.count, end);
+      return true;
+    });
     const RecordingInfo& info = recording_.info();
     about_ = about_patch(info.scheduler, {.model = info.model, .device = info.device, .dtype = info.dtype},
-                         step_seconds_.size() + 1, times.end());
+                         step_seconds_.size() + 1, end);
   }
   ~ReplayWindow() override { close(); }
 
@@ -100,7 +79,7 @@ class ReplayWindow final : public Window {
   std::string state(std::string_view target);
 
   const Recording recording_;
-  std::vector<double> step_seconds_;
+  std::vector<double> step_seconds_;  // when each was planned
   std::string about_;
   std::unique_ptr<Playback> playback_;  // of the worker
   boost::asio::thread_pool worker_{1};
@@ -125,11 +104,15 @@ std::string ReplayWindow::state(std::string_view target) {
     step = static_cast<std::uint64_t>(by - step_seconds_.begin());
   }
   step = std::clamp<std::uint64_t>(step, 1, step_seconds_.size() + 1);
-  if (!playback_ || playback_->num_planned() > step) playback_ = std::make_unique<Playback>(recording_);
-  playback_->go_to(step);
-  const OrderedJson difference = playback_->difference();
+  if (!playback_ || playback_->replayer.step() > step) playback_ = std::make_unique<Playback>(recording_);
+  auto& [reader, book, replayer] = *playback_;
+  while (replayer.step() < step && !replayer.difference() && reader.next(replayer)) {
+  }
+  OrderedJson difference = "";
+  if (const auto& found = replayer.difference())
+    difference = format_text("behind step {} the replay differs: {}", found->step, found->what);
   return format_text("{},\"difference\":{},{}", std::string_view(about_).substr(0, about_.size() - 1),
-                     difference.dump(), frame_patch(nullptr, playback_->frame()).substr(1));
+                     difference.dump(), frame_patch(nullptr, book.frame()).substr(1));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "server/window/window_book.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace quire::server {
@@ -40,39 +41,47 @@ void WindowBook::attach(const Scheduler& scheduler) {
   num_queries_ = stats.prefix_cache_queries;
 }
 
-WindowBook::Life& WindowBook::begin(SequenceId id, State state, double added) {
-  Life& life = lives_[id];
-  life.added = added;
-  life.moments.push_back({clock_(), state});
-  return life;
+WindowSequence& WindowBook::begin(SequenceId id, State state) {
+  WindowSequence& sequence = kept_.sequences[id];
+  enter(sequence, state);
+  return sequence;
+}
+
+void WindowBook::enter(WindowSequence& sequence, State state) {
+  sequence.state = state;
+  sequence.life.push_back({clock_(), state});
+  if (sequence.life.size() > kMomentsKept) sequence.life.erase(sequence.life.begin());
+}
+
+WindowSequence* WindowBook::find(SequenceId id) {
+  const auto found = kept_.sequences.find(id);
+  return found == kept_.sequences.end() ? nullptr : &found->second;
 }
 
 void WindowBook::mark(SequenceId id, State state) {
-  const auto found = lives_.find(id);
-  if (found == lives_.end()) return;  // it began before the watching, and no frame was made since
-  auto& moments = found->second.moments;
-  if (moments.back().state == state || moments.back().state == State::kEnded) return;
-  moments.push_back({clock_(), state});
-  if (moments.size() > kMomentsKept) moments.erase(moments.begin());
+  WindowSequence* const sequence = find(id);
+  if (sequence == nullptr || sequence->state == state || sequence->state == State::kEnded) return;
+  enter(*sequence, state);
   if (state != State::kEnded) return;
   ended_.push_back(id);
   if (ended_.size() <= kEndedKept) return;
-  lives_.erase(ended_.front());
+  kept_.sequences.erase(ended_.front());
   ended_.pop_front();
 }
 
 void WindowBook::end(SequenceId id, std::string_view why) {
-  if (const auto found = lives_.find(id); found != lives_.end() && found->second.end.empty())
-    found->second.end = why;
+  if (WindowSequence* const sequence = find(id); sequence != nullptr && sequence->end.empty())
+    sequence->end = why;
   mark(id, State::kEnded);
 }
 
 void WindowBook::added(const SequenceRequest& request) {
   roll();
   for (int i = 0; i < request.num_outputs; ++i) {
-    Life& life = begin(request.id + static_cast<SequenceId>(i), State::kWaiting, clock_());
-    life.request = request.id;
-    life.num_prompt = life.num_tokens = static_cast<int>(request.prompt.size());
+    WindowSequence& sequence = begin(request.id + static_cast<SequenceId>(i), State::kWaiting);
+    sequence.added = clock_();
+    sequence.request = request.id;
+    sequence.num_prompt = sequence.num_tokens = static_cast<int>(request.prompt.size());
   }
 }
 
@@ -83,36 +92,35 @@ void WindowBook::planned(const StepPlan* plan, std::span<const PlanningFailure> 
   for (const PlanningFailure& failure : failures) end(failure.id, "error");
   if (plan == nullptr) return;
   in_flight_.push_back({plan->id, clock_(), plan->num_tokens, count_blocks(*plan)});
-  step_ = {.id = plan->id,
-           .num_tokens = plan->num_tokens,
-           .spans = {},
-           .decisions = plan->decisions,
-           .num_copies = static_cast<int>(plan->block_copies.size()),
-           .num_saves = static_cast<int>(plan->saves.size()),
-           .num_restores = static_cast<int>(plan->restores.size())};
+  kept_.step = {.id = plan->id,
+                .num_tokens = plan->num_tokens,
+                .spans = {},
+                .decisions = plan->decisions,
+                .num_copies = static_cast<int>(plan->block_copies.size()),
+                .num_saves = static_cast<int>(plan->saves.size()),
+                .num_restores = static_cast<int>(plan->restores.size())};
   for (const SequencePlan& sequence : plan->sequences) {
     const bool is_prompt = !sequence.tokens.empty();
-    step_.spans.push_back({sequence.sequence, sequence.num_tokens, is_prompt});
+    kept_.step.spans.push_back({sequence.sequence, sequence.num_tokens, is_prompt});
     if (is_prompt) now_.prompt_tokens += sequence.num_tokens;
   }
   for (const Decision& decision : plan->decisions) {
     if (decision.kind != Decision::Kind::kAdmitted && decision.kind != Decision::Kind::kPreempted) continue;
     const bool is_admitted = decision.kind == Decision::Kind::kAdmitted;
     mark(decision.sequence, is_admitted ? State::kPrompt : State::kPreempted);
-    events_.push_back({plan->id, decision});
-    if (events_.size() > kEventsKept) events_.pop_front();
+    kept_.events.push_back({plan->id, decision});
+    if (kept_.events.size() > kEventsKept) kept_.events.erase(kept_.events.begin());
   }
   add_marks(*plan);
 }
 
 void WindowBook::add_marks(const StepPlan& plan) {
   const auto add = [&](BlockId block, WindowMark::Kind kind) {
-    marks_.push_back({clock_(), {block, kind, plan.id}});
+    kept_.marks.push_back({block, kind, plan.id, clock_()});
   };
   for (const BlockCopy& copy : plan.block_copies) add(copy.to, WindowMark::Kind::kCopied);
   for (const BlockCopy& copy : plan.saves) add(copy.from, WindowMark::Kind::kSaved);
   for (const BlockCopy& copy : plan.restores) add(copy.to, WindowMark::Kind::kRestored);
-  while (!marks_.empty() && marks_.front().first < clock_() - 1) marks_.pop_front();
 }
 
 std::int64_t WindowBook::count_blocks(const StepPlan& plan) const {
@@ -131,8 +139,8 @@ void WindowBook::applied(const StepResult& result, std::span<const SequenceUpdat
   const double now = clock_();
   if (!in_flight_.empty() && in_flight_.front().id == result.id) {  // else planned before the watching began
     const InFlight& step = in_flight_.front();
-    applied_ = {now - std::max(step.planned_at, applied_at_), step.num_tokens, step.num_blocks};
-    now_.busy += std::min(applied_.seconds, now - static_cast<double>(second_));
+    kept_.applied = {now - std::max(step.planned_at, applied_at_), step.num_tokens, step.num_blocks};
+    now_.busy += std::min(kept_.applied.seconds, now - static_cast<double>(second_));
     in_flight_.pop_front();
   }
   applied_at_ = now;
@@ -144,16 +152,15 @@ void WindowBook::foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> upd
 }
 
 void WindowBook::update(const SequenceUpdate& update) {
-  if (const auto found = lives_.find(update.id); update.token && found != lives_.end()) {
-    Life& life = found->second;
+  if (WindowSequence* const sequence = find(update.id); update.token && sequence != nullptr) {
     const double now = clock_();
-    if (life.last_token >= 0) {
-      between_tokens_.add(now - life.last_token);
-    } else if (life.added >= 0) {
-      first_token_.add(now - life.added);
+    if (sequence->last_token >= 0) {
+      between_tokens_.add(now - sequence->last_token);
+    } else if (sequence->added >= 0) {
+      first_token_.add(now - sequence->added);
     }
-    life.last_token = now;
-    ++life.num_tokens;
+    sequence->last_token = now;
+    ++sequence->num_tokens;
   }
   if (update.token) ++now_.output_tokens;
   if (update.token) mark(update.id, State::kDecoding);
@@ -163,13 +170,14 @@ void WindowBook::update(const SequenceUpdate& update) {
 // Of the beams of a round that have no fork, the scheduler knows nothing any more.
 void WindowBook::forked(SequenceId first, std::span<const BeamFork> forks) {
   for (std::size_t i = 0; i < forks.size(); ++i) {
-    const auto parent = lives_.find(forks[i].parent);
-    const Life from = parent == lives_.end() ? Life() : parent->second;
-    Life& life = begin(first + i, State::kDecoding, from.added);
-    life.request = from.request;
-    life.num_prompt = from.num_prompt;
-    life.num_tokens = from.num_tokens + 1;
-    life.last_token = clock_();
+    const WindowSequence* const parent = find(forks[i].parent);
+    const WindowSequence from = parent == nullptr ? WindowSequence() : *parent;
+    WindowSequence& sequence = begin(first + i, State::kDecoding);
+    sequence.added = from.added;
+    sequence.request = from.request;
+    sequence.num_prompt = from.num_prompt;
+    sequence.num_tokens = from.num_tokens + 1;
+    sequence.last_token = clock_();
     ++now_.output_tokens;
   }
   follow_scheduler();
@@ -185,27 +193,30 @@ void WindowBook::lost_steps(std::span<const SequenceUpdate> updates) {
 // waits: what was decided since a plan is told with the next one.
 void WindowBook::follow_scheduler() {
   std::vector<SequenceId> gone;
-  for (const auto& [id, life] : lives_)
-    if (life.moments.back().state != State::kEnded && !scheduler_->sequences().contains(id))
-      gone.push_back(id);
+  for (const auto& [id, sequence] : kept_.sequences)
+    if (sequence.state != State::kEnded && !scheduler_->sequences().contains(id)) gone.push_back(id);
   for (const SequenceId id : gone) end(id, "");
   for (const auto& [id, sequence] : scheduler_->sequences()) {
     if (sequence.state == SequenceState::kRetiring) continue;
     const bool waits = sequence.state == SequenceState::kWaiting;
-    const State seen = lives_.contains(id) ? lives_.at(id).moments.back().state : State::kEnded;
+    const WindowSequence* const known = find(id);
+    const State seen = known == nullptr ? State::kEnded : known->state;
     if (waits == (seen == State::kWaiting || seen == State::kPreempted) && seen != State::kEnded) continue;
     State state = sequence.has_sampled ? State::kDecoding : State::kPrompt;
     if (waits) state = sequence.num_cached_tokens < 0 ? State::kWaiting : State::kPreempted;
     if (seen == State::kEnded)
-      begin(id, state, -1).request = sequence.request->id;
+      begin(id, state).request = sequence.request->id;
     else
       mark(id, state);
   }
 }
 
-// Closes the seconds that have passed.
+// Forgets old marks, and closes the seconds that have passed.
 void WindowBook::roll() {
-  const auto now = static_cast<std::int64_t>(clock_());
+  const double time = clock_();
+  const auto is_old = [time](const WindowMark& mark) { return mark.time < time - 1; };
+  kept_.marks.erase(kept_.marks.begin(), std::ranges::find_if_not(kept_.marks, is_old));
+  const auto now = static_cast<std::int64_t>(time);
   if (now == second_) return;
   const SchedulerStats stats = scheduler_->stats();
   now_.cache_use = 1 - static_cast<double>(stats.num_free_blocks) / std::max(stats.num_blocks, 1);
@@ -216,10 +227,10 @@ void WindowBook::roll() {
   if (queries > 0) now_.hit_rate = static_cast<double>(stats.prefix_cache_hits - num_hits_) / queries;
   num_hits_ = stats.prefix_cache_hits;
   num_queries_ = stats.prefix_cache_queries;
-  seconds_[second_] = now_;
+  kept_.seconds[second_] = now_;
   for (std::int64_t quiet = std::max(second_ + 1, now - kSecondsKept); quiet < now; ++quiet)
-    seconds_[quiet].cache_use = now_.cache_use;
-  seconds_.erase(seconds_.begin(), seconds_.lower_bound(now - kSecondsKept));
+    kept_.seconds[quiet].cache_use = now_.cache_use;
+  kept_.seconds.erase(kept_.seconds.begin(), kept_.seconds.lower_bound(now - kSecondsKept));
   now_ = {};
   second_ = now;
 }
@@ -228,41 +239,29 @@ WindowFrame WindowBook::frame(std::size_t num_tail) {
   roll();
   follow_scheduler();
   const KvCache& cache = scheduler_->cache();
-  WindowFrame frame;
+  WindowFrame frame = kept_;
   frame.time = clock_();
   frame.blocks = blocks_of(cache.pool(), [&](BlockId id) { return cache.is_cached(id); });
   frame.host_blocks = blocks_of(cache.host_pool(), [](BlockId) { return false; });
   frame.slots = blocks_of(cache.state_slots(), [&](BlockId id) { return cache.is_checkpoint(id); });
-  for (auto& [id, life] : lives_) {
-    WindowSequence& shown = frame.sequences[id];
-    shown.state = life.moments.back().state;
-    shown.life = life.moments;
-    shown.end = life.end;
-    shown.request = life.request;
-    if (const auto found = scheduler_->sequences().find(id); found != scheduler_->sequences().end()) {
-      const Sequence& sequence = found->second;
-      const std::span<const TokenId> tokens = sequence.tokens();
-      life.num_prompt = sequence.num_prompt;
-      life.num_tokens = static_cast<int>(tokens.size());
-      shown.num_computed = sequence.num_planned();
-      shown.num_cached = std::max(sequence.num_cached_tokens, 0);
-      shown.max_tokens = sequence.max_length;
-      shown.num_saved = static_cast<int>(sequence.blocks.saved.blocks.size());
-      const std::span<const BlockId> table = sequence.blocks.table.blocks();
-      shown.table.assign(table.begin(), table.end());
-      const auto tail = tokens.last(std::min(num_tail, tokens.size()));
-      shown.tail.assign(tail.begin(), tail.end());
-      own_all(frame, sequence, scheduler_->config().layout.windows.size());
-    }
-    shown.num_prompt = life.num_prompt;
-    shown.num_tokens = life.num_tokens;
+  for (auto& [id, shown] : frame.sequences) {
+    const auto found = scheduler_->sequences().find(id);
+    if (found == scheduler_->sequences().end()) continue;
+    const Sequence& sequence = found->second;
+    const std::span<const TokenId> tokens = sequence.tokens();
+    WindowSequence& kept = kept_.sequences.at(id);
+    shown.num_prompt = kept.num_prompt = sequence.num_prompt;
+    shown.num_tokens = kept.num_tokens = static_cast<int>(tokens.size());
+    shown.num_computed = sequence.num_planned();
+    shown.num_cached = std::max(sequence.num_cached_tokens, 0);
+    shown.max_tokens = sequence.max_length;
+    shown.num_saved = static_cast<int>(sequence.blocks.saved.blocks.size());
+    const std::span<const BlockId> table = sequence.blocks.table.blocks();
+    shown.table.assign(table.begin(), table.end());
+    const auto tail = tokens.last(std::min(num_tail, tokens.size()));
+    shown.tail.assign(tail.begin(), tail.end());
+    own_all(frame, sequence, scheduler_->config().layout.windows.size());
   }
-  frame.step = step_;
-  frame.applied = applied_;
-  frame.events.assign(events_.begin(), events_.end());
-  for (const auto& [time, mark] : marks_)
-    if (time >= frame.time - 1) frame.marks.push_back(mark);
-  frame.seconds = seconds_;
   return frame;
 }
 

@@ -37,14 +37,6 @@ class WindowBook final : public SchedulerObserver {
 
  private:
   using State = WindowSequence::State;
-  struct Life {
-    std::vector<WindowSequence::Moment> moments;
-    std::string end;
-    SequenceId request = 0;
-    double added = -1;       // below 0: before the watching began
-    double last_token = -1;  // below 0: there was none
-    int num_prompt = 0, num_tokens = 0;
-  };
   struct InFlight {
     std::uint64_t id = 0;
     double planned_at = 0;
@@ -58,7 +50,10 @@ class WindowBook final : public SchedulerObserver {
     double value() const { return count == 0 ? -1 : sum / count; }
   };
 
-  Life& begin(SequenceId id, State state, double added);
+  WindowSequence& begin(SequenceId id, State state);
+  void enter(WindowSequence& sequence, State state);
+  // Null: it began before the watching, and no frame was made since; or it ended long ago.
+  WindowSequence* find(SequenceId id);
   void mark(SequenceId id, State state);
   void end(SequenceId id, std::string_view why);
   void update(const SequenceUpdate& update);
@@ -69,17 +64,13 @@ class WindowBook final : public SchedulerObserver {
 
   std::function<double()> clock_;
   const Scheduler* scheduler_ = nullptr;
-  std::map<SequenceId, Life> lives_;
-  std::deque<SequenceId> ended_;  // of which lives_ still tells
-  WindowStep step_;
+  // What a frame has of the past: all but the blocks, and of sequences what the scheduler knows no more.
+  WindowFrame kept_;
+  std::deque<SequenceId> ended_;    // of which kept_ still tells
   std::deque<InFlight> in_flight_;  // in their order; not those from before the watching
   double applied_at_ = 0;           // the last one
-  WindowApplied applied_;
-  std::deque<WindowEvent> events_;
-  std::deque<std::pair<double, WindowMark>> marks_;
-  std::map<std::int64_t, WindowSecond> seconds_;
-  std::int64_t second_ = 0;  // that runs
-  WindowSecond now_;         // what it had so far
+  std::int64_t second_ = 0;         // that runs
+  WindowSecond now_;                // what it had so far
   Mean first_token_, between_tokens_;
   std::uint64_t num_hits_ = 0, num_queries_ = 0;  // up to its beginning
 };

@@ -48,6 +48,10 @@ struct WindowSequence {
   std::vector<Moment> life;
   std::vector<TokenId> tail;  // its last tokens, where they are to be shown; as text:
   std::string text;
+  double added = -1;       // below 0: before the watching began; not sent, like the next one
+  double last_token = -1;  // below 0: there was none
+
+  bool operator==(const WindowSequence&) const = default;
 };
 
 struct WindowStep {
@@ -95,6 +99,7 @@ struct WindowMark {
   BlockId block = 0;
   Kind kind = Kind::kCopied;
   std::uint64_t step = 0;
+  double time = 0;  // not sent
 
   bool operator==(const WindowMark&) const = default;
 };

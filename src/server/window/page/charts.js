@@ -30,13 +30,13 @@ export class Charts {
 
   draw(frame, style) {
     const seconds = Object.entries(frame.seconds).map(([second, values]) => [Number(second), values]);
-    const last = seconds.length > 0 ? seconds[seconds.length - 1][0] : 0;
-    const drawn = `${last} ${seconds.length} ${this.table.closest("details").open} ${innerWidth}`;
-    if (this.drawn === drawn && this.style === style) return;
+    const last = seconds.at(-1)?.[0] ?? 0;
+    const { open } = this.table.closest("details");
+    const drawn = `${last} ${seconds.length} ${open} ${innerWidth} ${style.panel}`;
+    if (this.drawn === drawn) return;
     this.drawn = drawn;
-    this.style = style;
     for (const chart of this.charts) drawChart(chart, seconds, last, style);
-    if (!this.table.closest("details").open) return;
+    if (!open) return;
     this.table.replaceChildren();
     addRow(this.table, ["second", ...CHARTS.map((chart) => chart.title)], "th");
     for (const [second, values] of seconds.slice(-20).reverse()) {
@@ -49,7 +49,7 @@ export class Charts {
 function drawChart(chart, seconds, last, style) {
   const values = seconds.map(([second, all]) => [second, all[chart.at]]).filter(([, value]) => value >= 0);
   const most = chart.most ?? Math.max(...values.map(([, value]) => value), 1e-9);
-  const newest = values[values.length - 1];
+  const newest = values.at(-1);
   const now = newest && newest[0] > last - 10 ? chart.show(newest[1]) : "–";
   const text = newest ? `${now}, highest ${chart.show(Math.max(...values.map(([, value]) => value)))}` : "–";
   if (setText(chart.value, text)) chart.canvas.setAttribute("aria-label", `${chart.title}: ${text}`);

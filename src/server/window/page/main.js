@@ -45,28 +45,26 @@ function drawNow() {
 
 // Sequence -> the sentence that says why it waits.
 function waitsOf({ sequences: all, step }) {
-  const waits = new Map();
   const waiting = Object.keys(all).filter((id) => all[id].state === "waiting" || all[id].state === "preempted");
   const first = step.decisions.find(([, kind]) => kind === WAITS);
-  for (const id of waiting) {
-    if (first && Number(id) === first[0]) waits.set(id, `Sequence ${id} waits: ${whyWaits(first)}.`);
-    else if (first && first[0] in all)
-      waits.set(id, `Sequence ${id} waits behind sequence ${first[0]}, whose turn it is.`);
-    else waits.set(id, `Sequence ${id} waits for the next step, which decides.`);
-  }
-  return waits;
+  const why = (id) => {
+    if (first?.[0] === Number(id)) return `: ${whyWaits(first)}`;
+    return first?.[0] in all ? ` behind sequence ${first[0]}, whose turn it is` : " for the next step, which decides";
+  };
+  return new Map(waiting.map((id) => [id, `Sequence ${id} waits${why(id)}.`]));
 }
+
+// A WindowSecond, as it is written.
+const lastSecond = () => Object.values(frame.seconds).at(-1) ?? [0, 0, 0, 0, 0, 0, 0];
 
 function tellNumbers() {
   const all = Object.values(frame.sequences);
   const inState = (...states) => all.filter(({ state }) => states.includes(state)).length;
   const held = Object.values(frame.blocks).filter((block) => Array.isArray(block)).length;
-  const seconds = Object.values(frame.seconds);
-  const last = seconds[seconds.length - 1] ?? [0, 0];
   const pairs = [
     ["running", number(inState("prompt", "decoding"))],
     ["waiting", number(inState("waiting", "preempted"))],
-    ["tokens written a second", number(last[0])],
+    ["tokens written a second", number(lastSecond()[0])],
     ["blocks in use", share(held / Math.max(frame.about.blocks, 1))],
     ["step", number(frame.step.id)],
     ["a step takes", frame.applied[0] > 0 ? milliseconds(frame.applied[0]) : "–"],
@@ -119,8 +117,7 @@ function setLines(list, lines, none) {
 // best. A step reads all weights once, and of each sequence in it the blocks that it attends to.
 function setLimits() {
   const { about: { limits, budget, seats }, step, applied: [seconds, tokens, blocks] } = frame;
-  const all = Object.values(frame.seconds);
-  const [written, read, , , , , busy] = all[all.length - 1] ?? [0, 0, 0, 0, 0, 0, 0];
+  const [written, read, , , , , busy] = lastSecond();
   const meters = [
     ["of the last second, a step was under way", busy],
     [`of the ${number(budget)} tokens that a step may have`, step.tokens / budget],

@@ -20,14 +20,9 @@ export class Sequences {
     this.list.addEventListener("scroll", onChoose);
     this.list.addEventListener("keydown", (event) => this.onKey(event));
     this.list.addEventListener("focus", () => this.chosen || this.choose(this.order[0] ?? ""));
-    this.list.addEventListener("pointerover", (event) => this.onPoint(event));
-    this.list.addEventListener("click", (event) => this.onPoint(event));
+    for (const type of ["pointerover", "click"])
+      this.list.addEventListener(type, ({ target }) => this.choose(target.closest(".row")?.dataset.id ?? this.chosen));
     this.order = [];
-  }
-
-  onPoint(event) {
-    const row = event.target.closest(".row");
-    if (row) this.choose(row.dataset.id);
   }
 
   onKey(event) {
@@ -120,16 +115,15 @@ export class Sequences {
 
   tell(frame) {
     const sequence = frame.sequences[this.chosen];
-    const text = sequence ? this.detailOf(frame, sequence) : "";
-    if (this.told === text) return;
-    this.told = text;
+    const told = JSON.stringify([this.chosen, sequence, frame.waits.get(this.chosen)]);
+    if (this.told === told) return;
+    this.told = told;
     this.detail.replaceChildren();
     if (!sequence) return;
     this.write("h3", describe(this.chosen, sequence));
-    for (const line of text.split("\n").slice(1)) this.write("p", line);
+    for (const line of this.detailOf(frame, sequence)) this.write("p", line);
     if (sequence.text) this.write("p", sequence.text).className = "text";
-    if (sequence.state === "ended") return;
-    this.writeTable(frame.about, sequence);
+    if (sequence.state !== "ended") this.writeTable(frame.about, sequence);
   }
 
   write(tag, text) {
@@ -139,19 +133,17 @@ export class Sequences {
   }
 
   detailOf(frame, sequence) {
-    const blocks = Object.values(sequence.table).join(" ");
-    if (sequence.state === "ended") return `${this.chosen}\nIts blocks are given back.`;
+    if (sequence.state === "ended") return ["Its blocks are given back."];
     const computed = sequence.tokens > 0 ? ` (${share(sequence.computed / sequence.tokens)} of them computed)` : "";
     const written = number(sequence.tokens - sequence.prompt);
-    const lines = [`${this.chosen} ${sequence.state} ${blocks} ${sequence.text}`,
-      `${count(sequence.prompt, "token")} of prompt, ${written} written${computed}; ` +
-        `it ends at ${number(sequence.most)} at the latest.`];
+    const lines = [`${count(sequence.prompt, "token")} of prompt, ${written} written${computed}; ` +
+      `it ends at ${number(sequence.most)} at the latest.`];
     if (frame.waits.has(this.chosen)) lines.push(frame.waits.get(this.chosen));
     if (sequence.cached > 0) lines.push(`${count(sequence.cached, "token")} of its prompt were found in the cache.`);
     if (sequence.saved > 0) lines.push(`${count(sequence.saved, "block")} of it are saved in the host’s memory.`);
     if (sequence.request && sequence.request !== Number(this.chosen))
       lines.push(`It is an output of the same request as sequence ${sequence.request}.`);
-    return lines.join("\n");
+    return lines;
   }
 
   // The block table: a row for every so many tokens, and a column for each lane.

@@ -53,12 +53,8 @@ export async function follow(onFrame) {
     if (done) throw new Error("the server has closed the stream");
     const events = (rest + value).split("\n\n");
     rest = events.pop();
-    let isNew = false;
-    for (const event of events) {
-      if (!event.startsWith("data: ")) continue;
-      merge(state, JSON.parse(event.slice(6)));
-      isNew = true;
-    }
-    if (isNew) onFrame(state);
+    const patches = events.filter((event) => event.startsWith("data: "));
+    for (const patch of patches) merge(state, JSON.parse(patch.slice(6)));
+    if (patches.length > 0) onFrame(state);
   }
 }
