@@ -192,17 +192,11 @@ OpTimes CudaBackend::stop_profile() {
   return times;
 }
 
-CudaLinear CudaBackend::load(std::span<const WeightGroup> parts, DType dtype) {
-  const WeightTensorPtr rows = plain_rows(parts);
-  Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
-  const Tensor weight(buffer.data(), dtype, {rows->rows(), rows->cols()}, DeviceKind::kCuda);
-  loader().load(*rows, weight);
-  return {std::move(buffer), weight, rows->rows(), rows->cols()};
-}
-
-WeightLoader& CudaBackend::loader() {
+Tensor CudaBackend::load(const WeightTensor& rows, const Buffer& buffer, DType dtype) {
   if (loader_ == nullptr) loader_ = std::make_unique<WeightLoader>(context_.stream);
-  return *loader_;
+  const Tensor matrix(buffer.data(), dtype, {rows.rows(), rows.cols()}, DeviceKind::kCuda);
+  loader_->load(rows, matrix);
+  return matrix;
 }
 
 void CudaBackend::upload(const void* device, const void* host, std::size_t bytes) {
@@ -215,9 +209,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const Weigh
   const QuantizedLayout layout = quantized_layout(parts);
   Buffer buffer = allocate(quantized_bytes(layout), MemoryKind::kDevice);
   const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
-  loader().load(
-      *quantized_tiles(rows, layout),
-      Tensor(buffer.data(), DType::kU8, {layout.row_tiles(), layout.row_bytes()}, DeviceKind::kCuda));
+  load(*quantized_tiles(rows, layout), buffer, DType::kU8);
   const std::vector<float> row_scales = quantized_row_scales(rows, layout);
   const QuantizedValues values = quantized_values(rows.format, layout);
   if (!row_scales.empty()) upload(matrix.row_scales, row_scales.data(), row_scales.size() * sizeof(float));
@@ -230,8 +222,7 @@ std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGrou
   const QuantizedRows rows = quantized_rows(parts);
   Buffer buffer = allocate(w8a8_bytes(w8a8_matrix(nullptr, parts)), MemoryKind::kDevice);
   const W8a8Matrix matrix = w8a8_matrix(buffer.data(), parts);
-  loader().load(*w8a8_codes(rows, matrix),
-                Tensor(buffer.data(), DType::kU8, {matrix.rows, matrix.stride}, DeviceKind::kCuda));
+  load(*w8a8_codes(rows, matrix), buffer, DType::kU8);
   const std::vector<float> scales = w8a8_scales(rows, matrix);
   upload(matrix.scales, scales.data(), scales.size() * sizeof(float));
   check(cudaStreamSynchronize(context_.stream), "a copy of scales");
@@ -247,7 +238,12 @@ std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType 
 
 std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightGroup> parts, DType dtype) {
   const LinearFormat& format = parts.front().format;
-  if (format.is_plain()) return std::make_unique<CudaLinear>(load(parts, dtype));
+  if (format.is_plain()) {
+    const WeightTensorPtr rows = plain_rows(parts);
+    Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
+    const Tensor weight = load(*rows, buffer, dtype);
+    return std::make_unique<CudaLinear>(std::move(buffer), weight, rows->rows(), rows->cols());
+  }
   if (quantized_workspace_.bytes() == 0)
     quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
   return format.input.code != InputFormat::Code::kNone ? make_w8a8(parts) : make_quantized(parts);

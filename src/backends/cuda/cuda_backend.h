@@ -165,13 +165,12 @@ class CudaBackend final : public Backend {
     std::size_t total = 0;
   };
   Memory memory() const;
-  // The parts' rows on the device, one below the other.
-  CudaLinear load(std::span<const WeightGroup> parts, DType dtype);
+  // The rows at the buffer's begin.
+  Tensor load(const WeightTensor& rows, const Buffer& buffer, DType dtype);
   std::unique_ptr<LinearWeights> make_quantized(std::span<const WeightGroup> parts);
   std::unique_ptr<LinearWeights> make_w8a8(std::span<const WeightGroup> parts);
   // Queues it; the host's bytes are read until the stream has come so far.
   void upload(const void* device, const void* host, std::size_t bytes);
-  WeightLoader& loader();
   // Deterministic, one kernel takes all rows of attention, and its part of the workspace is the whole.
   PrefillOf prefill_of() const { return deterministic_ ? PrefillOf::kAllInFixedOrder : PrefillOf::kChunks; }
   std::size_t prefill_start(const AttentionShape& shape) const;
