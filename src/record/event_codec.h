@@ -47,8 +47,8 @@ class PrefixNames {
 };
 
 // Writes what a scheduler does, some 3 bytes for a sequence that decodes in a step: for each event its kind,
-// the microseconds since the one before, and its fields in the order of EventReader's functions. begin()
-// starts a chunk, whose times need no chunk before it.
+// the microseconds since the one before, and its fields in the order of the walks and of EventReader's
+// functions. begin() starts a chunk, whose times need no chunk before it.
 class EventWriter final : public SchedulerObserver {
  public:
   EventWriter(const EventFormat& format, std::uint64_t secret)
