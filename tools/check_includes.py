@@ -32,7 +32,7 @@ ALLOWED = {
                "runner", "record", "grammar", "quire", "backends/registry.h"],
     "beams": ["base", "kvcache", "scheduler", "engine", "quire"],
     "inspect": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
-                "runner", "engine", "quire", "backends", "backends/*"],
+                "runner", "record", "engine", "quire", "backends", "backends/*"],
     "simulate": ["base", "kvcache", "scheduler", "record", "engine", "inspect"],
     "load": ["base", "http", "tokenizer", "inspect"],
     "dialects": ["base"],

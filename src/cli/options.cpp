@@ -30,9 +30,9 @@ std::pair<std::int32_t, float> parse_bias(const std::string& entry) {
 
 }  // namespace
 
-void EngineOptions::add_model_to(Flags flags) {
+void EngineOptions::add_model_to(Flags flags, const char* model) {
   flags.value(
-      "MODEL", config.model,
+      model, config.model,
       "Hugging Face checkpoint directory, a .gguf file, or a hub id such as Qwen/Qwen3-0.6B (default: the "
       "bundled model)");
   add_source_options(flags, source);
@@ -54,14 +54,7 @@ void EngineOptions::add_model_to(Flags flags) {
   flags.shown("--dtype", config.dtype, "auto, float32, bfloat16 or float16");
 }
 
-void EngineOptions::add_to(Flags flags) {
-  add_model_to(flags);
-  flags.shown("--max-num-seqs", config.max_num_seqs, "sequences that run at once");
-  flags.value("--max-num-batched-tokens", config.max_num_batched_tokens,
-              "tokens computed in one step (default: 2048 on a CPU, 8192 on a GPU)");
-  flags.value("--long-prefill-token-threshold", config.long_prefill_token_threshold,
-              "tokens of one sequence computed in one step at most (default: no limit)");
-  flags.value("--max-model-len", config.max_model_len, "tokens of prompt and output (default: the model's)");
+void EngineOptions::add_numbers_to(Flags flags) {
   flags
       .shown(
           "--quantization", config.quantization,
@@ -73,8 +66,6 @@ void EngineOptions::add_to(Flags flags) {
   flags.on("--quantize-head", config.quantize_head, "with --quantization: the embedding and the head, too");
   flags.on("--weight-only", config.weight_only,
            "activations stay in --dtype, also where fp8, int8 or the checkpoint round them for a product");
-  flags.shown("--block-size", config.block_size,
-              "tokens in a block of the KV cache: a power of two, 8 to 256");
   flags.shown("--kv-cache-dtype", config.kv_cache_dtype,
               "what the KV cache holds: auto (as --dtype), fp8 (or fp8_e4m3) or fp8_e5m2");
   flags.value("--kv-cache-dtype-skip-layers", config.kv_cache_dtype_skip_layers,
@@ -88,11 +79,24 @@ void EngineOptions::add_to(Flags flags) {
               "share of the GPU's memory to take for weights, workspace and KV cache");
   flags.value("--swap-space", config.swap_space,
               "GiB of host memory for the KV cache of preempted sequences, of each rank (default: 0)");
-  flags.shown("--preemption-mode", config.preemption_mode,
-              "with swap space: auto (what costs less), swap or recompute");
   flags.on("--enforce-eager", config.enforce_eager, "record no graphs");
   flags.on("--deterministic", config.deterministic,
            "on a GPU too, a sequence's logits are bitwise the same whatever else runs; slower");
+}
+
+void EngineOptions::add_to(Flags flags) {
+  add_model_to(flags);
+  add_numbers_to(flags);
+  flags.shown("--max-num-seqs", config.max_num_seqs, "sequences that run at once");
+  flags.value("--max-num-batched-tokens", config.max_num_batched_tokens,
+              "tokens computed in one step (default: 2048 on a CPU, 8192 on a GPU)");
+  flags.value("--long-prefill-token-threshold", config.long_prefill_token_threshold,
+              "tokens of one sequence computed in one step at most (default: no limit)");
+  flags.value("--max-model-len", config.max_model_len, "tokens of prompt and output (default: the model's)");
+  flags.shown("--block-size", config.block_size,
+              "tokens in a block of the KV cache: a power of two, 8 to 256");
+  flags.shown("--preemption-mode", config.preemption_mode,
+              "with swap space: auto (what costs less), swap or recompute");
   flags.on("--disable-jump-forward", config.disable_jump_forward,
            "sample tokens, too, of which structured outputs leave no choice");
   flags.shown("--max-logprobs", config.max_logprobs,

@@ -25,8 +25,10 @@ struct EngineOptions {
   std::optional<Shape> shape;  // random weights of that shape, instead of MODEL
 
   void add_to(Flags flags);
-  void add_model_to(Flags flags);  // of these: MODEL and what computes
-  void add_shape_to(Flags flags);  // --shape
+  // Of these: MODEL, or what it is called, and what computes.
+  void add_model_to(Flags flags, const char* model = "MODEL");
+  void add_numbers_to(Flags flags);  // in which numbers, with how much memory
+  void add_shape_to(Flags flags);    // --shape
   // Finds MODEL, of which config.model is the directory then, and opens it; or makes what --shape names.
   ModelFiles open();
   // Where mpirun started this process as another rank than 0: does what rank 0 says until that ends, and

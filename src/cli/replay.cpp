@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "inspect/recomputation.h"
 #include "record/recording.h"
 #include "record/replayer.h"
 
@@ -48,7 +49,21 @@ void print_summary(const Recording& recording, const Replayer& replayer, double 
   print_text(stdout, "\nthe state that led there:\n{}", to_text(replayer.scheduler()));
 }
 
-struct Replay {
+void print_recomputed(const RecordingInfo& info, const Recomputation& result) {
+  print_info(info);
+  print_text(stdout, "{} steps computed again, {} tokens as recorded{}\n", result.num_steps,
+             result.num_compared, result.whole ? "" : "; its end is cut off");
+  if (result.num_masked > 0)
+    print_text(stdout, "{} more are of structured outputs, whose grammars are not recorded: not compared\n",
+               result.num_masked);
+  if (const auto& plans = result.plans)
+    print_text(stdout, "step {}: {}; quire replay without --model shows it\n", plans->step, plans->what);
+  if (const auto& difference = result.difference)
+    print_text(stdout, "step {}: sequence {} has token {} in the recording, and {} here\n", difference->step,
+               difference->sequence, difference->recorded, difference->computed);
+}
+
+struct Replay : EngineOptions {
   std::string file;
   std::optional<std::uint64_t> at;
   bool json = false;
@@ -56,16 +71,25 @@ struct Replay {
   int port = 8000;
 
   void add_to(Flags flags) {
+    add_model_to(flags, "--model");
+    add_numbers_to(flags);
+    CLI::Option* const model = flags.command.get_option("--model")->description(
+        "compute what was recorded with --record-tokens again by this model, given as to quire serve, and "
+        "compare the tokens");
+    for (CLI::Option* option : flags.command.get_options())
+      if (option != model && option != flags.command.get_help_ptr()) option->needs(model);
     flags.value("FILE", file, "what --record has written")->required();
-    flags.value("--at", at, "show this step's plan, and what the scheduler has behind it");
+    flags.value("--at", at, "show this step's plan, and what the scheduler has behind it")->excludes(model);
     flags.on("--json", json, "print one JSON object");
-    flags.on("--window", window, "show it on a page at /window, step by step")->excludes("--at", "--json");
+    flags.on("--window", window, "show it on a page at /window, step by step")
+        ->excludes("--at", "--json", "--model");
     flags.shown("--port", port, "of the page; 0: any that is free", CLI::Range(0, 65535))->needs("--window");
   }
 
-  int run() const {
+  int run() {
     if (window) return serve_recording(file, port);
     const Recording recording(file);
+    if (!config.model.empty()) return compute(recording);
     if (!recording.info().from_start) return show_part(recording);
     Replayer replayer(recording.info().scheduler);
     RecordingReader reader(recording);
@@ -88,6 +112,22 @@ struct Replay {
   }
 
  private:
+  int compute(const Recording& recording) {
+    refuse_several_processes("replay");
+    const Recomputation result = recompute(recording, config, open());
+    if (json)
+      print_json_line({{"model", recording.info().model},
+                       {"steps", result.num_steps},
+                       {"compared", result.num_compared},
+                       {"masked", result.num_masked},
+                       {"whole", result.whole},
+                       {"differs_at", result.difference ? OrderedJson(result.difference->step)
+                                      : result.plans    ? OrderedJson(result.plans->step)
+                                                        : OrderedJson()}});
+    else
+      print_recomputed(recording.info(), result);
+    return result.passed() ? 0 : kFailed;
+  }
   // Where the beginning is missing there is nothing to be done again.
   int show_part(const Recording& recording) const {
     RecordedPlan plan;

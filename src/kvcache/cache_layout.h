@@ -46,6 +46,7 @@ struct CacheLayout {
     const auto lanes = windows.size();
     return table.subspan(static_cast<std::size_t>(index) * lanes, lanes);
   }
+  bool operator==(const CacheLayout&) const = default;
 };
 
 // How much of a cache there is.

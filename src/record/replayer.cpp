@@ -158,7 +158,7 @@ void Replayer::planned(const StepPlan* plan, std::span<const PlanningFailure> fa
   guarded([&] {
     failing_.clear();
     for (const PlanningFailure& failure : failures) failing_.insert(failure.id);
-    const std::optional<StepPlan> own = scheduler_.schedule();
+    const std::optional<StepPlan>& own = plan_ = scheduler_.schedule();
     scheduler_.take_planning_failures();
     if (own) {
       step_ = own->id;

@@ -27,7 +27,8 @@ class Replayer final : public SchedulerObserver {
   explicit Replayer(SchedulerConfig config);
 
   const Scheduler& scheduler() const { return scheduler_; }
-  std::uint64_t step() const { return step_; }  // the last one planned
+  std::uint64_t step() const { return step_; }                   // the last one planned
+  const std::optional<StepPlan>& plan() const { return plan_; }  // what `planned` was last answered with
   std::uint64_t num_requests() const { return num_requests_; }
   std::uint64_t num_tokens() const { return num_tokens_; }  // computed
   const std::optional<Difference>& difference() const { return difference_; }
@@ -49,6 +50,7 @@ class Replayer final : public SchedulerObserver {
 
   std::set<SequenceId> failing_;  // whose planning failed
   Scheduler scheduler_;
+  std::optional<StepPlan> plan_;
   std::uint64_t step_ = 0, applied_ = 0, num_requests_ = 0, num_tokens_ = 0;
   std::optional<Difference> difference_;
 };
