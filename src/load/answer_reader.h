@@ -56,8 +56,8 @@ class AnswerReader {
  private:
   void take_event(std::string_view data, double now);
   void take_usage(const Json& answer);
-  void take_end(
-      const HttpOutcome& outcome);  // Error where the answer is not whole, or none that was asked for
+  // Error where the answer is not whole, or none that was asked for.
+  void take_end(const HttpOutcome& outcome);
 
   RequestTimeline& timeline_;
   bool stream_;

@@ -259,7 +259,9 @@ double mean(const std::vector<double>& values) {
 std::string first_model(const std::string& url, const std::string& api_key) {
   const std::string models_url = url + "/v1/models";
   const Json answer = parse_json(fetch({.url = models_url, .headers = headers_of(api_key)}), models_url);
-  const Json id = answer.is_object() ? answer.value(Json::json_pointer("/data/0/id"), Json()) : Json();
+  const Json models = answer.is_object() ? answer.value("data", Json()) : Json();
+  const Json model = models.is_array() && !models.empty() ? models[0] : Json();
+  const Json id = model.is_object() ? model.value("id", Json()) : Json();
   if (!id.is_string()) fail("{}: no model is listed there; name one with --model", models_url);
   return id.get<std::string>();
 }

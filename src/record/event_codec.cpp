@@ -25,11 +25,17 @@ enum Event : std::uint8_t {
 
 constexpr int kMostOutputs = 1 << 20;  // of a request
 
-// What a sequence's result has, by its code: what is no token, or for two of them one: it stands behind the
-// code, of kDropped only with tokens.
-constexpr std::array<TokenId, 5> kSampled = {SequenceResult::kNoToken, 0, 0, SequenceResult::kInvalidLogits,
-                                             SequenceResult::kNoneLeft};
-constexpr std::size_t kToken = 1, kDropped = 2;
+// The codes of what was sampled, as they stand in a file, and for each but the two of a token what a result
+// has. The token stands behind kToken, and where tokens are recorded behind kDropped, of a sequence that had
+// ended.
+constexpr std::size_t kNothing = 0, kToken = 1, kDropped = 2, kInvalidLogits = 3, kNoneLeft = 4;
+constexpr std::array<TokenId, 5> kSampled = [] {
+  std::array<TokenId, 5> tokens = {};
+  tokens[kNothing] = SequenceResult::kNoToken;
+  tokens[kInvalidLogits] = SequenceResult::kInvalidLogits;
+  tokens[kNoneLeft] = SequenceResult::kNoneLeft;
+  return tokens;
+}();
 
 // The bits of a sequence in a plan.
 enum : std::uint8_t {
@@ -57,11 +63,11 @@ void walk_sequence(Io& io, auto& plan, SequenceId previous) {
       (plan.mask_stop ? kMasksStop : 0) | (plan.constrained ? kConstrained : 0) |
       (plan.new_blocks.empty() ? 0 : kNewRows) | (plan.state_to != kNoBlock ? kHasStates : 0) |
       (plan.output != usual_output(plan.sample) ? kOtherOutput : 0));
-  auto step = static_cast<std::int64_t>(plan.sequence - previous);
+  auto difference = static_cast<std::int64_t>(plan.sequence - previous);
   io.byte(bits);
-  io.integer(step);
+  io.integer(difference);
   if constexpr (Io::kReads) {
-    plan.sequence = previous + static_cast<SequenceId>(step);
+    plan.sequence = previous + static_cast<SequenceId>(difference);
     plan.num_tokens = 1;
     if ((bits & kStarts) != 0) plan.start.emplace();
     plan.sample = (bits & kSamples) != 0;

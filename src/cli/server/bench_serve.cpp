@@ -189,7 +189,8 @@ struct BenchServe {
     run_load(client, target, warmups, load);
   }
 
-  // Makes the runs, up to one in which nothing was done. Returns the exit code.
+  // Makes the runs, up to an interruption or one in which nothing was done; `runs` gets those made. Returns
+  // the exit code.
   int measure(HttpClient& client, const LoadTarget& target, std::vector<Run>& runs) const {
     for (Run& run : plan_runs()) {
       if (InterruptFlag::is_raised()) break;

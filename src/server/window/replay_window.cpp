@@ -14,8 +14,6 @@
 namespace quire::server {
 namespace {
 
-double seconds_of(std::uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
-
 struct PlanCounter final : SchedulerObserver {
   std::size_t count = 0;
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
@@ -27,7 +25,7 @@ struct PlanCounter final : SchedulerObserver {
 struct Playback {
   explicit Playback(const Recording& recording)
       : reader(recording),
-        book([this] { return seconds_of(reader.time()); }),
+        book([this] { return reader.seconds(); }),
         replayer(observed(recording.info().scheduler)) {
     book.attach(replayer.scheduler());
   }
@@ -50,15 +48,11 @@ class ReplayWindow final : public Window {
     if (!recording_.info().from_start)
       fail("the recording has only the last part of what was, and cannot be done again");
     PlanCounter plans;
-    double end = 0;
-    recording_.read(plans, [&](std::uint64_t time) {
-      end = seconds_of(time);
-      step_seconds_.resize(plans.count, end);
-      return true;
-    });
+    RecordingReader reader(recording_);
+    while (reader.next(plans)) step_seconds_.resize(plans.count, reader.seconds());
     const RecordingInfo& info = recording_.info();
     about_ = about_patch(info.scheduler, {.model = info.model, .device = info.device, .dtype = info.dtype},
-                         step_seconds_.size() + 1, end);
+                         step_seconds_.size() + 1, reader.seconds());
   }
   ~ReplayWindow() override { close(); }
 
