@@ -4,7 +4,7 @@
 #include <cstdint>
 
 // What python/quire/_native.py calls: plain C, so that one library serves every Python. Texts are UTF-8 with
-// a length; arguments and results of many parts are JSON (json_input.h, output_json.h). Every function
+// a length; arguments and results of many parts are JSON (json_input.h). Every function
 // returns one of QuireStatus, and where that is not kQuireOk has put a line that says why into `out`. What is
 // in `out` is given back with quire_free_text. Thread contract: any thread may call anything, but nobody
 // while something of his is being freed.

@@ -20,7 +20,7 @@ class ApiKeys {
   std::optional<std::size_t> find(std::string_view authorization, std::string_view x_api_key = {}) const;
 
  private:
-  std::vector<std::string> digests_;
+  std::vector<std::string> digests_;  // SHA-256 in hexadecimal digits: all of one length
 };
 
 // Which web pages may read the answers. Credentials of a browser (cookies, say) are never asked for; an API

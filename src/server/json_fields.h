@@ -76,7 +76,7 @@ class JsonFields {
     });
   }
   const std::string* text(std::string_view name) const;  // null: absent
-  // The same of a field that must be there.
+  // What `convert` makes of a field that must be there.
   template <typename Convert, typename... Limits>
   decltype(auto) required(std::string_view name, const Convert& convert, const Limits&... limits) const {
     return convert(required(name), place_of(name), limits...);

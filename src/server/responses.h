@@ -12,7 +12,7 @@
 
 namespace quire::server {
 
-// What a request to /v1/responses is read with.
+// What a request to /v1/responses is read with, and answered.
 struct ResponsesContext {
   const ServedModel& model;
   ContentFormat format;

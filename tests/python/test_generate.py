@@ -79,7 +79,12 @@ def test_a_seed_makes_samples_repeatable_and_each_of_n_has_its_own(llm):
 def test_without_parameters_the_model_authors_hold(llm):
     params = llm.get_default_sampling_params()
     assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.9)  # models/toy/generation_config.json
-    assert llm.generate(PROMPTS[0], use_tqdm=False)[0].outputs[0].text
+
+    def draws(given=None):  # of an engine of their own: a request's seed follows from its number there
+        with LLM(max_model_len=512, max_num_seqs=16) as fresh:
+            return texts(fresh.generate([PROMPTS[0]] * 8, given, use_tqdm=False))
+
+    assert draws() == draws(params) != draws(SamplingParams())
 
 
 def test_stop_strings_end_the_text(llm):

@@ -125,7 +125,9 @@ TEST_F(PoolingServerTest, ACheckpointSaysThatItIsAClassifierAndHowItAsks) {
 
 TEST_F(PoolingServerTest, WithoutAPromptForPairsScoresAreCosines) {
   start_with(R"({"classifier_from_token": ["No", "Yes"]})");
-  EXPECT_EQ(answer("/classify", R"({"input": "hi"})")["data"][0]["num_classes"], 2);
+  const OrderedJson one = answer("/classify", R"({"input": "hi"})")["data"][0];
+  EXPECT_EQ(one["num_classes"], 2);
+  EXPECT_EQ(answer("/classify", R"({"input": "hi", "dimensions": 1})")["data"][0], one);
   EXPECT_NEAR(share("What is a cat?"), 1, 1e-5);
 }
 
