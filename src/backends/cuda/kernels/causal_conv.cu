@@ -123,13 +123,14 @@ void causal_conv(const LaunchContext& context, const Tensor& out, const Tensor& 
     dispatch_width<4>({out, x, params.weight, params.bias, state}, [&]<int kWidth>() {
       const unsigned vectors = ceil_div(x.dim(1), kWidth);
       const unsigned threads = std::min<unsigned>((vectors + 31) / 32 * 32, kMaxThreads);
-      dispatch<2, 3, 4>(params.weight.dim(0), [&]<int kTokens>() {
+      const auto run = [&]<int kTokens>() {
         dispatch_activation(params.activation, [&](auto terms) {
           launch(context, "causal_conv", causal_conv_kernel<kTokens, kWidth, T, decltype(terms)>,
                  dim3(spans, ceil_div(vectors, threads)), threads, 0, out.data_as<T>(), x.data_as<const T>(),
                  args, terms);
         });
-      });
+      };
+      require(dispatch<2, 3, 4>(params.weight.dim(0), run), "causal_conv: tokens of the weight");
     });
   });
 }

@@ -99,8 +99,6 @@ __global__ void gated_norm_kernel(T* out, const float* x, const T* gate, const f
         gated_normed<T>(values[i], inverse, weight[i], widen(gate[row * gate_stride + first + i]));
 }
 
-static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);
-
 }  // namespace
 
 void gated_delta_rule(const LaunchContext& context, const Tensor& out, const DeltaRuleInput& input,
@@ -133,6 +131,7 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
     }
     dispatch_width<4>({out, state}, [&]<int kWidth>() {
       const unsigned blocks = ceil_div(width, kColumnLanes * kWidth);
+      static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);  // rows of a thread: the last has room for any key
       dispatch_up_to<4, 8, 16>(ceil_div(state.dim(2), kRowStep), [&]<int kRows>() {
         launch(context, "gated_delta_rule", delta_rule_kernel<kRows, kWidth, T>,
                dim3(blocks * heads, batch.num_sequences), 32 * kDeltaWarps, 0, args, blocks);

@@ -27,7 +27,7 @@ __device__ inline std::uint32_t pack(float low, float high, __half) {
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 
-// What follows takes places in shared memory as pointers or as such addresses.
+// Of a place in shared memory, given as a pointer or as this address; the loads and copies below take both.
 __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
