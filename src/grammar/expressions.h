@@ -163,6 +163,8 @@ class Expressions {
     return repeat(of.a(), of.b() - (of.b() > 0), of.c() == kNoLimit ? kNoLimit : of.c() - 1);
   }
   ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
+  // What is not regular stays as it is: a rule's number and a token mean something in this grammar alone, and
+  // the masks of lexemes are kept for all.
   ExprId lexeme(ExprId a, bool is_word = false);
   // A text with which many alternatives may begin, that are then looked at as one.
   ExprId word(std::string_view text) { return lexeme(literal(text), true); }

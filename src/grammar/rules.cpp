@@ -362,13 +362,14 @@ class RuleBuilder {
       const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
       const std::set<std::size_t> circle = left_circle(index);
       std::vector<ExprId> parts;
-      if (!circle.empty()) parts = left_recursive(index, circle);
-      if (circle.empty())
+      if (circle.empty()) {
         for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
-      const ExprId expr = ex_.any_of(std::move(parts));
+      } else {
+        parts = left_recursive(index, circle);
+      }
       --depth_;
       in_terminal_ = outer;
-      return rule.built.rule || !ex_[expr].regular ? expr : ex_.lexeme(expr);
+      return ex_.lexeme(ex_.any_of(std::move(parts)));
     });
   }
 
