@@ -330,7 +330,7 @@ ExprId Expressions::lexeme(ExprId a, bool is_word) {
 }
 
 ExprId Expressions::token(int id) {
-  has_tokens_ = true;
+  if (tokens_.insert(id).second) memory_.take(kBytesBeside);
   return intern({.kind = ExprKind::kToken, .regular = false, .of = {static_cast<std::uint32_t>(id)}});
 }
 
