@@ -432,8 +432,8 @@ class RuleBuilder {
 }  // namespace
 
 int special_token(const Vocabulary& vocabulary, std::string_view name) {
-  for (int id = 0; id < vocabulary.size(); ++id)
-    if (vocabulary.token(id).special && vocabulary.token(id).bytes == name) return id;
+  for (const int id : vocabulary.special_ids())
+    if (vocabulary.token(id).bytes == name) return id;
   throw GrammarError(format_text("the vocabulary has no special token {}", in_quotes(name)));
 }
 
