@@ -48,6 +48,7 @@ void CallRun::step_on(Position at, char c) {
   at.index = 0;
   switch (at.part) {
     case Form::kCall:
+      at.begun = at.has_argument = false;
       at.part = Form::kEnd;
       step(at, c);
       at.part = Form::kSeparator;
@@ -116,11 +117,11 @@ void CallRun::step_literal(Position at, char c) {
                                at.pattern()[at.form->parameters].kind == Kind::kParameters;
   at.offset = 0;
   ++at.index;
-  at_ = at;
-  if (ends_parameters) add_arguments(has_argument_ ? "}" : "{}");
-  consumed_ = begun_ || at.part == Form::kSeparator || at.part == Form::kEnd;
-  complete(at);
-  keep(std::move(at));
+  at_ = std::move(at);
+  if (ends_parameters) add_arguments(at_.has_argument ? "}" : "{}");
+  consumed_ = at_.begun || at_.part == Form::kSeparator || at_.part == Form::kEnd;
+  complete(at_);
+  keep(at_);
 }
 
 // A byte may go on with what is captured, and with what follows it.
@@ -158,7 +159,7 @@ void CallRun::start_value(Position at, char c) {
     ArgumentTypes types = argument_types(parameters_of(tools_, at_.name), at_.key);
     if (!at_.typed.empty()) types = at_.typed == "true" ? kTypeText : kAnyType & ~kTypeText;
     value_ = make_value_reader(pattern[at_.index + (line ? 2 : 1)].text, line, types);
-    add_arguments((std::exchange(has_argument_, true) ? ", " : "{") + json_string(at_.key) + ": ");
+    add_arguments((std::exchange(at_.has_argument, true) ? ", " : "{") + json_string(at_.key) + ": ");
   } else {
     value_ = make_literal_reader(kind == Kind::kGemma ? dialect_.dialect->quote : std::string_view());
   }
@@ -168,8 +169,8 @@ ReadStatus CallRun::push_value(char c) {
   positions_.clear();
   const ReadStatus status = value_->push(c);
   if (status == ReadStatus::kError) return status;
-  if (const std::string json = value_->take(); !json.empty()) add_arguments(json);
-  consumed_ = begun_;
+  if (std::string json = value_->take(); !json.empty()) add_arguments(std::move(json));
+  consumed_ = at_.begun;
   if (status == ReadStatus::kMore) return status;
   value_.reset();
   ++at_.index;
@@ -181,18 +182,17 @@ ReadStatus CallRun::push_value(char c) {
 }
 
 // The sink gets the call with the first of its arguments.
-void CallRun::add_arguments(const std::string& json) {
-  ToolCallDelta call{.index = 0, .id = {}, .name = {}, .arguments = json};
-  if (!begun_) call.id = at_.id, call.name = at_.name;
+void CallRun::add_arguments(std::string json) {
+  ToolCallDelta call{.index = 0, .id = {}, .name = {}, .arguments = std::move(json)};
+  if (!at_.begun) call.id = at_.id, call.name = at_.name;
   sink_(std::move(call));
-  begun_ = has_calls_ = true;
+  at_.begun = has_calls_ = true;
 }
 
 // What ends where a literal or a value does.
 void CallRun::complete(const Position& at) {
-  if (!at.at_end()) return;
-  done_ = at.part == Form::kEnd || (at.part == Form::kCall && at.form->parts[Form::kEnd].empty());
-  if (at.part == Form::kCall) begun_ = has_argument_ = false;
+  if (at.at_end())
+    done_ = at.part == Form::kEnd || (at.part == Form::kCall && at.form->parts[Form::kEnd].empty());
 }
 
 std::size_t CallRun::partial() const {

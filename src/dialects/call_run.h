@@ -28,7 +28,8 @@ class CallRun {
   // The last byte, and with it all before it, belongs to calls that the sink has got.
   bool consumed() const { return consumed_; }
   bool has_calls() const { return has_calls_; }
-  bool in_call() const { return begun_; }  // that the sink has got, and that has not ended
+  // In a call that the sink has got, and that has not ended.
+  bool in_call() const { return at_.begun && (at_.part != CompiledForm::kCall || !at_.at_end()); }
   // How many bytes before a byte that was refused are the beginning of a literal.
   std::size_t partial() const;
   // Tags that may still come behind the run, and are not content.
@@ -41,6 +42,8 @@ class CallRun {
     std::size_t index = 0;
     std::size_t offset = 0;  // in a literal
     std::string name = {}, id = {}, key = {}, typed = {};
+    bool begun = false;         // the sink has got the call
+    bool has_argument = false;  // of those given one by one
 
     const Pattern& pattern() const { return form->parts[part]; }
     bool at_end() const { return index == pattern().size(); }
@@ -52,7 +55,7 @@ class CallRun {
   void keep(Position at);
   void start_value(Position at, char c);
   ReadStatus push_value(char c);
-  void add_arguments(const std::string& json);
+  void add_arguments(std::string json);
   void complete(const Position& at);
 
   const CompiledDialect& dialect_;
@@ -62,8 +65,6 @@ class CallRun {
   std::vector<Position> positions_, next_;
   Position at_;                            // of the value that is read, or of what was completed last
   std::unique_ptr<ArgumentReader> value_;  // that is read
-  bool begun_ = false;                     // the sink has got the call that is read
-  bool has_argument_ = false;              // of those given one by one
   bool has_calls_ = false;                 // the sink has got one
   bool consumed_ = false;
   bool done_ = false;

@@ -55,14 +55,14 @@ ExprId Automaton::advance(ExprId state, int token, std::chrono::nanoseconds& all
   const std::scoped_lock lock(mutex_);
   return within_limits(allowance, [&] {
     const TokenText& text = vocabulary_->token(token);
-    std::vector<ExprId> all;
-    if (!text.special && !text.bytes.empty()) all.push_back(expressions_.derivative(state, text.bytes));
-    if (expressions_.has_tokens() && !expressions_[state].regular) {
-      split(state);
-      for (const auto& [id, tail] : split_tokens_)
-        if (id == static_cast<std::uint32_t>(token)) all.push_back(tail);
-    }
-    return all.size() == 1 ? all.front() : expressions_.any_of(std::move(all));
+    const bool is_text = !text.special && !text.bytes.empty();
+    const ExprId next = is_text ? expressions_.derivative(state, text.bytes) : kNothing;
+    if (!expressions_.names_token(token)) return next;
+    split(state);
+    std::vector<ExprId> all = {next};
+    for (const auto& [id, tail] : split_tokens_)
+      if (id == static_cast<std::uint32_t>(token)) all.push_back(tail);
+    return expressions_.any_of(std::move(all));
   });
 }
 

@@ -324,12 +324,13 @@ ExprId Expressions::repeat(ExprId a, std::uint32_t min, std::uint32_t max) {
 ExprId Expressions::lexeme(ExprId a, bool is_word) {
   if (dead(a)) return kNothing;
   const ExprKind kind = exprs_[a].kind;
-  if (kind == ExprKind::kEpsilon || kind == ExprKind::kBytes || kind == ExprKind::kLexeme) return a;
+  const bool is_short = kind == ExprKind::kEpsilon || kind == ExprKind::kBytes;
+  if (is_short || kind == ExprKind::kLexeme || !exprs_[a].regular) return a;
   return intern({.kind = ExprKind::kLexeme, .of = {a, is_word}});
 }
 
 ExprId Expressions::token(int id) {
-  has_tokens_ = true;
+  if (tokens_.insert(id).second) memory_.take(kBytesBeside);
   return intern({.kind = ExprKind::kToken, .regular = false, .of = {static_cast<std::uint32_t>(id)}});
 }
 

@@ -14,6 +14,7 @@
 #include <stop_token>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -163,6 +164,8 @@ class Expressions {
     return repeat(of.a(), of.b() - (of.b() > 0), of.c() == kNoLimit ? kNoLimit : of.c() - 1);
   }
   ExprId optional(ExprId a) { return any_of({a, kEmpty}); }
+  // What is not regular stays as it is: a rule's number and a token mean something in this grammar alone, and
+  // the masks of lexemes are kept for all.
   ExprId lexeme(ExprId a, bool is_word = false);
   // A text with which many alternatives may begin, that are then looked at as one.
   ExprId word(std::string_view text) { return lexeme(literal(text), true); }
@@ -216,7 +219,8 @@ class Expressions {
   const ByteSet& byte_set(ExprId id) const { return sets_[exprs_[id].a()]; }
   bool nullable(ExprId id) const { return exprs_[id].nullable; }
   std::size_t size() const { return exprs_.size(); }
-  bool has_tokens() const { return has_tokens_; }
+  // Whether any of them is this token.
+  bool names_token(int id) const { return tokens_.contains(id); }
 
   // The derivatives that are not dead, of disjoint sets. Valid until the next call of anything that makes
   // expressions, unless copied.
@@ -305,6 +309,7 @@ class Expressions {
   std::vector<ByteSet> sets_;
   std::vector<std::uint64_t> table_;  // open addressing by hash; 0: free
   std::vector<ExprId> rules_;
+  std::unordered_set<int> tokens_;
   std::vector<std::shared_ptr<const MemberList>> lists_;
   std::vector<std::vector<bool>> seen_;
   std::unordered_map<std::vector<bool>, std::uint32_t> seen_index_;
@@ -317,7 +322,6 @@ class Expressions {
   std::stop_token stop_;
   std::size_t steps_ = 0;
   unsigned depth_ = 0;
-  bool has_tokens_ = false;
 };
 
 }  // namespace quire::grammar

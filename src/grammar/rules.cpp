@@ -362,13 +362,14 @@ class RuleBuilder {
       const bool outer = std::exchange(in_terminal_, in_terminal_ || rule.terminal);
       const std::set<std::size_t> circle = left_circle(index);
       std::vector<ExprId> parts;
-      if (!circle.empty()) parts = left_recursive(index, circle);
-      if (circle.empty())
+      if (circle.empty()) {
         for (const Sequence& sequence : rule.alternatives) parts.push_back(build(sequence, 0));
-      const ExprId expr = ex_.any_of(std::move(parts));
+      } else {
+        parts = left_recursive(index, circle);
+      }
       --depth_;
       in_terminal_ = outer;
-      return rule.built.rule || !ex_[expr].regular ? expr : ex_.lexeme(expr);
+      return ex_.lexeme(ex_.any_of(std::move(parts)));
     });
   }
 
@@ -431,8 +432,8 @@ class RuleBuilder {
 }  // namespace
 
 int special_token(const Vocabulary& vocabulary, std::string_view name) {
-  for (int id = 0; id < vocabulary.size(); ++id)
-    if (vocabulary.token(id).special && vocabulary.token(id).bytes == name) return id;
+  for (const int id : vocabulary.special_ids())
+    if (vocabulary.token(id).bytes == name) return id;
   throw GrammarError(format_text("the vocabulary has no special token {}", in_quotes(name)));
 }
 

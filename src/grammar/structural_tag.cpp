@@ -161,11 +161,10 @@ class TagCompiler {
   ExprId marked(std::string_view text) {
     std::vector<std::pair<std::string_view, int>> specials;
     ex_.check_time();
-    for (int id = 0; id < vocabulary_.size(); ++id) {
-      const TokenText& token = vocabulary_.token(id);
-      if (!token.special || token.bytes.empty()) continue;
+    for (const int id : vocabulary_.special_ids()) {
+      const std::string_view bytes = vocabulary_.token(id).bytes;
       ex_.step(1 + text.size() / 8);
-      if (text.find(token.bytes) != std::string_view::npos) specials.emplace_back(token.bytes, id);
+      if (!bytes.empty() && text.find(bytes) != std::string_view::npos) specials.emplace_back(bytes, id);
     }
     std::vector<ExprId> after(text.size() + 1, kEmpty);
     for (std::size_t at = text.size(); at-- > 0;) {
@@ -206,8 +205,8 @@ class TagCompiler {
     for (const std::string& mark : wanted) {
       ex_.check_time();
       ExprId spelt = ex_.lexeme(ex_.all_of({ex_.concat(text, ex_.literal(mark)), no_more}));
-      for (int id = 0; id < vocabulary_.size(); ++id)
-        if (vocabulary_.token(id).special && vocabulary_.token(id).bytes == mark)
+      for (const int id : vocabulary_.special_ids())
+        if (vocabulary_.token(id).bytes == mark)
           spelt = ex_.any_of({spelt, ex_.concat(ex_.lexeme(ex_.all_of({text, before})), ex_.token(id))});
       result.push_back(spelt);
     }

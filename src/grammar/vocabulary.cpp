@@ -102,6 +102,8 @@ void LexemeCache::add(const Key& key, std::shared_ptr<const LexemeTokens> tokens
 
 Vocabulary::Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids)
     : tokens_(bounded(std::move(tokens))), end_ids_(std::move(end_ids)), trie_(tokens_) {
+  for (int id = 0; id < size(); ++id)
+    if (tokens_[id].special) special_ids_.push_back(id);
   for (const int id : end_ids_)
     if (id < 0 || id >= size())
       fail("end token {} is not one of the {} tokens of the vocabulary", id, size());

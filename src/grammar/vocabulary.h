@@ -92,6 +92,7 @@ class Vocabulary {
   int size() const { return static_cast<int>(tokens_.size()); }
   std::size_t mask_words() const { return (tokens_.size() + 31) / 32; }
   const TokenText& token(int id) const { return tokens_[id]; }
+  std::span<const int> special_ids() const { return special_ids_; }
   std::span<const int> end_ids() const { return end_ids_; }
   bool is_end(int id) const { return std::ranges::find(end_ids_, id) != end_ids_.end(); }
 
@@ -100,7 +101,7 @@ class Vocabulary {
 
  private:
   std::vector<TokenText> tokens_;
-  std::vector<int> end_ids_;
+  std::vector<int> special_ids_, end_ids_;
   TokenTrie trie_;
   mutable LexemeCache lexemes_;
 };

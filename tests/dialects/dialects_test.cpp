@@ -314,6 +314,19 @@ TEST(DialectsTest, HarmonyChannels) {
   test::expect_parsed(make, "<|channel|>final<|message|>plain", {.content = "plain"});
 }
 
+// Behind a call whose last tag is left out, the next one is another, or no call.
+TEST(DialectsTest, HarmonyCallsWithoutTheirLastTag) {
+  const auto make = parser_of("openai");
+  const std::string now = "<|channel|>commentary to=functions.now<|message|>{\"a\": 1}";
+  const std::string weather = "<|channel|>commentary to=functions.weather<|message|>";
+  test::expect_parsed(make, now + "<|start|>assistant" + weather + "{\"b\": 2}",
+                      {.calls = {{"now", "{\"a\": 1}"}, {"weather", "{\"b\": 2}"}}});
+  test::expect_parsed(make, now + "\n" + now + "<|call|>",
+                      {.calls = {{"now", "{\"a\": 1}"}, {"now", "{\"a\": 1}"}}});
+  test::expect_parsed(make, now + "<|start|>assistant" + weather + "no",
+                      {.content = weather + "no", .calls = {{"now", "{\"a\": 1}"}}});
+}
+
 TEST(DialectsTest, ReasoningInOtherTags) {
   const auto expect = [](std::string_view dialect, std::string_view text, const Parsed& expected) {
     const OutputFormat format{.reasoning = &reasoning_dialect(dialect)};

@@ -86,6 +86,16 @@ TEST(Mask, IsNotThatOfALexemeWithASimilarSetOfBytes) {
   }
 }
 
+// Rules have numbers, which are the same ones in every grammar.
+TEST(Mask, IsNotThatOfAnotherGrammarsRecursiveTerminal) {
+  for (const char* rules : {"start: A\nA: \"a\" A | \"b\"", "start: A\nA: \"c\" A | \"d\"",
+                            "start: \"x\"\n%ignore A\nA: \"e\" A | \"f\""}) {
+    SCOPED_TRACE(rules);
+    const Matcher matcher(compiled(Kind::kGrammar, rules));
+    EXPECT_EQ(mask_of(matcher), naive_mask(matcher));
+  }
+}
+
 TEST(Mask, IsKeptForALexemeWhoseAlternativesComeInAnyOrder) {
   const auto hashes = [](std::vector<std::string_view> texts) {
     Expressions made;

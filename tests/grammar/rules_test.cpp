@@ -27,6 +27,14 @@ TEST(Rules, AreLark) {
        {"d:1", "a def:1", "a:y"}});
 }
 
+TEST(Rules, MayHaveTokensInTerminals) {
+  Matcher matcher(compiled(Kind::kGrammar, "start: A\nA: \"a\" <|call|>"));
+  for (const int token : {int{'a'}, kSpecial, kEnd}) {
+    EXPECT_TRUE(allowed(mask_of(matcher), token)) << token;
+    ASSERT_TRUE(matcher.accept(token)) << token;
+  }
+}
+
 TEST(Rules, ImportSpaceWithoutLineBreaks) {
   check({Kind::kGrammar,
          "start: \"a\" WS_INLINE \"b\"\n%import common.WS_INLINE",
