@@ -52,7 +52,6 @@ class LiveWindow final : public Window {
     bool is_attached = false;          // touched on the engine's thread alone
     std::string about;                 // guarded by the window's mutex, as is what follows
     std::optional<WindowFrame> frame;  // made, and not yet sent
-    Clock::duration cost{};            // of making it
   };
 
   void run();
@@ -108,6 +107,7 @@ void LiveWindow::run() {
     WindowFrame frame;
     if (!take_frame(watch, frame)) break;
     const auto got_at = Clock::now();
+    const std::chrono::duration<double> making(frame.cost);
     try {
       if (options_.with_text) add_texts(frame);
       send(*watch, before, frame);
@@ -115,9 +115,10 @@ void LiveWindow::run() {
     } catch (const std::exception& e) {  // no memory, say
       log_error("the window misses a frame: {}", e.what());
     }
+    const auto pause =
+        std::chrono::duration_cast<Clock::duration>(kIdleShare * (making + (Clock::now() - got_at)));
     std::unique_lock lock(*mutex_);
-    const Clock::duration cost = watch->cost + (Clock::now() - got_at);
-    changed_->wait_until(lock, asked_at + std::max<Clock::duration>(kInterval, kIdleShare * cost),
+    changed_->wait_until(lock, asked_at + std::max<Clock::duration>(kInterval, pause),
                          [this] { return closing_; });
   }
   const std::lock_guard lock(*mutex_);

@@ -236,6 +236,7 @@ void WindowBook::roll() {
 }
 
 WindowFrame WindowBook::frame(std::size_t num_tail) {
+  const double begun = clock_();
   roll();
   follow_scheduler();
   const KvCache& cache = scheduler_->cache();
@@ -262,6 +263,7 @@ WindowFrame WindowBook::frame(std::size_t num_tail) {
     shown.tail.assign(tail.begin(), tail.end());
     own_all(frame, sequence, scheduler_->config().layout.windows.size());
   }
+  frame.cost = clock_() - begun;
   return frame;
 }
 

@@ -120,6 +120,7 @@ struct WindowFrame {
   std::vector<WindowEvent> events;                 // the last admissions and preemptions
   std::vector<WindowMark> marks;
   std::map<std::int64_t, WindowSecond> seconds;  // the last ones, by number
+  double cost = 0;                               // seconds that the making of it took; not sent
 };
 
 // What turns the JSON of one frame into that of another, as a JSON merge patch (RFC 7386; frame_patch.cpp).

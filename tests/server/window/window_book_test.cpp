@@ -313,6 +313,20 @@ TEST_F(OneSeat, WhoWatchesLaterSeesWhatIsThereAndWhatFollows) {
   EXPECT_EQ(book_.frame().sequences.at(1).state, State::kEnded);
 }
 
+// All of it counts towards the pause that a window makes before it asks for the next one.
+TEST_F(OneSeat, AFrameKnowsWhatTheMakingOfItTookAndDoesNotSendIt) {
+  WindowBook book([this] { return now_ += 0.25; });
+  book.attach(harness_.scheduler());
+  const double begun = now_ + 0.25;
+  const WindowFrame frame = book.frame();
+  EXPECT_GT(frame.cost, 0);
+  EXPECT_EQ(frame.cost, now_ - begun);
+  WindowFrame other = frame;
+  other.cost = 0;
+  EXPECT_EQ(frame_patch(&other, frame), R"({"sequences":{},"seconds":{}})");
+  EXPECT_EQ(frame_patch(nullptr, other), frame_patch(nullptr, frame));
+}
+
 TEST(FramePatchTest, SaysOnlyWhatDiffers) {
   WindowFrame frame;
   frame.blocks.resize(4);
