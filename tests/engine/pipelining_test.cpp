@@ -23,13 +23,13 @@ TEST(PipeliningTest, TwoStepsInFlightGiveTheSameTokens) {
   const RuntimeConfig config = resolve_config(testing::golden_config("qwen3"), model_config, *backend, comm);
   Checkpoint checkpoint(directory);
   ModelRunner runner(*backend, comm, config, model_config, checkpoint);
-  Scheduler scheduler({.max_num_seqs = config.max_num_seqs,
-                       .max_num_batched_tokens = 50,
-                       .max_model_len = config.max_model_len,
-                       .layout = config.cache.layout,
-                       .num_blocks = 12,  // so few that sequences wait for each other
-                       .enable_prefix_caching = true,
-                       .hash_seed = {}});
+  SchedulerConfig scheduling;
+  scheduling.max_num_seqs = config.max_num_seqs;
+  scheduling.max_num_batched_tokens = 50;
+  scheduling.max_model_len = config.max_model_len;
+  scheduling.layout = config.cache.layout;
+  scheduling.num_blocks = 12;  // so few that sequences wait for each other
+  Scheduler scheduler(scheduling);
   for (SequenceId id = 0; id < 3; ++id) {
     SequenceRequest request;
     request.id = id;

@@ -23,13 +23,17 @@ class SamplingRig {
       : config_(resolve_config(golden_config("qwen3"), model_, *backend_, comm_)),
         checkpoint_(directory_),
         runner_(*backend_, comm_, config_, model_, checkpoint_),
-        scheduler_({.max_num_seqs = config_.max_num_seqs,
-                    .max_num_batched_tokens = 50,
-                    .max_model_len = config_.max_model_len,
-                    .layout = config_.cache.layout,
-                    .num_blocks = num_blocks,
-                    .enable_prefix_caching = true,
-                    .hash_seed = {}}) {}
+        scheduler_(scheduling(config_, num_blocks)) {}
+
+  static SchedulerConfig scheduling(const RuntimeConfig& config, int num_blocks) {
+    SchedulerConfig scheduling;
+    scheduling.max_num_seqs = config.max_num_seqs;
+    scheduling.max_num_batched_tokens = 50;
+    scheduling.max_model_len = config.max_model_len;
+    scheduling.layout = config.cache.layout;
+    scheduling.num_blocks = num_blocks;
+    return scheduling;
+  }
 
   // Runs requests together to their ends; what each was told, by its id.
   std::map<SequenceId, std::vector<SequenceUpdate>> run(std::vector<SequenceRequest> requests, int depth) {
