@@ -68,9 +68,10 @@ function(quire_embed target file)
 endfunction()
 
 # quire_embed_page(TARGET FOLDER): its sources may include "FOLDER.inc", which has a line {"/NAME", "TEXT"}, of each file
-# in src/FOLDER. The path of index.html is "".
+# in src/FOLDER but an editor's own (.main.js.swp, main.js~). The path of index.html is "".
 function(quire_embed_page target folder)
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*)
+  set(dir ${PROJECT_SOURCE_DIR}/src/${folder})
+  file(GLOB files CONFIGURE_DEPENDS ${dir}/[a-z]*.html ${dir}/[a-z]*.css ${dir}/[a-z]*.js)
   foreach(file ${files})
     file(READ ${file} text)
     get_filename_component(name ${file} NAME)

@@ -20,7 +20,7 @@ struct BenchOptions {
   EngineConfig engine;                                 // max_model_len 0: what the longest request needs
   std::vector<RequestSize> requests;                   // of a round, all submitted at once
   int rounds = 1;                                      // one after the other
-  EngineRequest request = sized_request({}, 1, 0.6F);  // each, but for its prompt and length
+  EngineRequest request = sized_request({}, 1, 0.6F);  // what each is like, but for prompt and length
   std::function<void(std::size_t done, std::size_t total)> on_progress;  // output tokens; from another thread
 };
 

@@ -28,8 +28,10 @@ constexpr std::size_t kRounds = 8;
 constexpr std::size_t kReadBytes = 1'200'000'000;
 
 void on_threads(int num_threads, const std::function<void(int thread)>& part) {
-  std::vector<std::jthread> threads;
+  // No jthreads: where one cannot be made the program ends, since the others would wait for it.
+  std::vector<std::thread> threads;
   for (int i = 0; i < num_threads; ++i) threads.emplace_back(part, i);
+  for (std::thread& thread : threads) thread.join();
 }
 
 // The seconds of the fastest of several rounds in which every thread does its part: from one meeting of all

@@ -211,13 +211,12 @@ void WindowBook::follow_scheduler() {
   }
 }
 
-// Forgets old marks, and closes the seconds that have passed.
+// Closes the seconds that have passed, and forgets marks that are older than one.
 void WindowBook::roll() {
   const double time = clock_();
-  const auto is_old = [time](const WindowMark& mark) { return mark.time < time - 1; };
-  kept_.marks.erase(kept_.marks.begin(), std::ranges::find_if_not(kept_.marks, is_old));
   const auto now = static_cast<std::int64_t>(time);
   if (now == second_) return;
+  std::erase_if(kept_.marks, [&](const WindowMark& mark) { return mark.time < time - 1; });
   const SchedulerStats stats = scheduler_->stats();
   now_.cache_use = 1 - static_cast<double>(stats.num_free_blocks) / std::max(stats.num_blocks, 1);
   now_.busy = std::min(now_.busy, 1.0);
@@ -242,6 +241,7 @@ WindowFrame WindowBook::frame(std::size_t num_tail) {
   const KvCache& cache = scheduler_->cache();
   WindowFrame frame = kept_;
   frame.time = clock_();
+  std::erase_if(frame.marks, [&](const WindowMark& mark) { return mark.time < frame.time - 1; });
   frame.blocks = blocks_of(cache.pool(), [&](BlockId id) { return cache.is_cached(id); });
   frame.host_blocks = blocks_of(cache.host_pool(), [](BlockId) { return false; });
   frame.slots = blocks_of(cache.state_slots(), [&](BlockId id) { return cache.is_checkpoint(id); });
