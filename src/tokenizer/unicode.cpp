@@ -57,12 +57,6 @@ void append_utf8(std::string& out, char32_t code_point) {
   out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
 }
 
-Character character_at(std::string_view text, std::size_t begin) {
-  if (begin == text.size()) return {begin, begin, 0};
-  const Utf8Step step = read_utf8(text, begin);
-  return {begin, begin + step.length, step.code_point};
-}
-
 std::size_t character_begin(std::string_view text, std::size_t position) {
   while (is_continuation(text[position])) --position;
   return position;

@@ -47,7 +47,12 @@ struct Character {
   std::size_t begin, end;
   char32_t code_point;
 };
-Character character_at(std::string_view text, std::size_t begin);  // at the end of the text an empty one, 0
+// At the end of the text an empty one, 0.
+inline Character character_at(std::string_view text, std::size_t begin) {
+  if (begin == text.size()) return {begin, begin, 0};
+  const Utf8Step step = read_utf8(text, begin);
+  return {begin, begin + step.length, step.code_point};
+}
 
 // The characters of a text, in order: a range that is its own iterator.
 class Characters {
