@@ -319,7 +319,7 @@ class ExpressionParser : protected TokenReader {
         node = parse_subscript(node);
       } else if (!accept(".")) {
         return node;
-      } else if (current().kind == TokenKind::kNumber) {
+      } else if (current().kind == TokenKind::kNumber && !current().is_float()) {
         node = make_item(node, parse_number());
       } else {
         node = make_of({node}, [name = take_name("an attribute")](Render& run, const Values& values) {
