@@ -304,9 +304,11 @@ class ExpressionParser : protected TokenReader {
       parts.push_back(parse_expression());
     });
     return make(line, [parts = std::move(parts)](Render& run) {
-      const Values values = run.evaluate(parts);
       Items items;
-      for (std::size_t i = 0; i < values.size(); i += 2) set_key(run, items, values[i], values[i + 1]);
+      for (std::size_t i = 0; i < parts.size(); i += 2) {
+        const Value key = run.evaluate(parts[i]);
+        set_key(run, items, key, run.evaluate(parts[i + 1]));
+      }
       return run.make(std::move(items));
     });
   }

@@ -129,6 +129,12 @@ TEST(JinjaErrorTest, NamesTemplateAndLine) {
   EXPECT_EQ(error_of("{{ x.y }}"), "template, line 1: 'x' is undefined");
 }
 
+TEST(JinjaErrorTest, ADictIsBuiltItemByItem) {
+  EXPECT_EQ(error_of("{{ {'a': 1,\n[1]: 2,\n'c': 3} }}"), "template, line 2: unhashable type: 'list'");
+  EXPECT_EQ(error_of("{{ {'a': 1,\n[1]: 2,\n'c': 1 / 0} }}"), "template, line 2: unhashable type: 'list'");
+  EXPECT_EQ(error_of("{{ {'a': 1,\n[1]: 1 / 0} }}"), "template, line 2: division by zero");
+}
+
 TEST(JinjaErrorTest, WhatATemplateRaisesIsItsOwnMessage) {
   EXPECT_EQ(error_of("\n{{ raise_exception('no {} here: ' ~ 5) }}"), "no {} here: 5");
 }
