@@ -214,8 +214,16 @@ class ExpressionParser : protected TokenReader {
     std::vector<ExprPtr> parts = {parse_product()};
     while (accept("~")) parts.push_back(parse_product());
     if (parts.size() == 1) return parts[0];
-    return make_of(std::move(parts),
-                   [](Render& run, const Values& values) { return join(run, Text(), values); });
+    const int line = parts[0]->line;
+    return make(line, [parts = std::move(parts)](Render& run) {
+      Text text;
+      for (ExprPtr part : parts) {
+        const Text& piece = text_of(run, run.evaluate(part));
+        run.charge(piece.memory());
+        text.append(piece);
+      }
+      return run.make(std::move(text));
+    });
   }
 
   ExprPtr parse_unary(bool with_filters) {
