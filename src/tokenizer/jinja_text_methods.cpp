@@ -275,7 +275,8 @@ Value join(Runtime& runtime, const Text& separator, std::span<const Value> items
   Text result;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Text& item = text_of(runtime, items[i]);
-    runtime.charge(separator.memory() + item.memory());
+    runtime.charge(separator.memory());
+    runtime.charge(item.memory());
     if (i > 0) result.append(separator);
     result.append(item);
   }

@@ -107,6 +107,8 @@ TEST(JinjaLimitsTest, OutputAndStepsEndAtTheirLimits) {
   EXPECT_NE(error_of("{{ 'abcde' }}", context, limits), "");
   EXPECT_EQ(render("{% for i in range(4) %}{% endfor %}", context, limits), "");
   EXPECT_NE(error_of("{% for i in range(50) %}{% endfor %}", context, limits), "");
+  EXPECT_EQ(render("{{ ([''] * 20)|join }}", context, limits), "");
+  EXPECT_NE(error_of("{{ ([''] * 45)|join }}", context, limits), "");  // two steps an item
 }
 
 TEST(JinjaLimitsTest, DeepContextIsRefused) {
