@@ -47,8 +47,6 @@ inline std::optional<Value> find_constant(std::string_view name) {
 // What it makes of each is a function for the render, so its grammar and its meaning stand together.
 class ExpressionParser : protected TokenReader {
  protected:
-  using Values = std::vector<Value>;
-
   ExpressionParser(Template& result, std::vector<Token> tokens, const Limits& limits)
       : TokenReader(std::move(tokens), result.where), result_(result), limits_(limits) {
     for (const char* implicit : {"loop", "caller", "kwargs", "varargs"}) intern(implicit);  // by ImplicitName
@@ -73,13 +71,16 @@ class ExpressionParser : protected TokenReader {
   ExprPtr make(int line, Evaluate value) {
     return &result_.expressions.emplace_back(Expr{line, std::move(value)});
   }
-  // The same: `value` takes the values of the operands, too, which are evaluated in order; there is one.
-  template <typename Apply>
-  ExprPtr make_of(std::vector<ExprPtr> operands, Apply value) {
-    const int line = operands[0]->line;
-    return make(line, [operands = std::move(operands), value = std::move(value)](Render& run) {
-      return value(run, run.evaluate(operands));
-    });
+  // The same: `value` takes the values of the operands, too, which are evaluated in order; there is at least
+  // one, and the first gives the line.
+  template <std::size_t N, typename Apply>
+  ExprPtr make_of(const ExprPtr (&operands)[N], Apply value) {
+    return make(operands[0]->line,
+                [operands = std::to_array(operands), value = std::move(value)](Render& run) {
+                  std::array<Value, N> values;
+                  for (std::size_t i = 0; i < N; ++i) values[i] = run.evaluate(operands[i]);
+                  return value(run, values);
+                });
   }
   ExprPtr make_literal(int line, const Value& value) {
     return make(line, [value](Render&) { return value; });
@@ -161,7 +162,7 @@ class ExpressionParser : protected TokenReader {
   }
 
   ExprPtr make_not(ExprPtr operand) {
-    return make_of({operand}, [](Render&, const Values& values) { return Value{!truth(values[0])}; });
+    return make_of({operand}, [](Render&, const auto& values) { return Value{!truth(values[0])}; });
   }
 
   ExprPtr parse_compare() {
@@ -194,7 +195,7 @@ class ExpressionParser : protected TokenReader {
     while (const auto apply = find_operator(current(), operators)) {
       take();
       left = make_of({left, parse_operand()},
-                     [apply](Render& run, const Values& values) { return apply(run, values[0], values[1]); });
+                     [apply](Render& run, const auto& values) { return apply(run, values[0], values[1]); });
     }
     return left;
   }
@@ -232,7 +233,7 @@ class ExpressionParser : protected TokenReader {
     if (current().is("-") || current().is("+")) {
       const bool negative = take().text == "-";
       node = make_of({parse_unary(false)},
-                     [negative](Render&, const Values& values) { return with_sign(values[0], negative); });
+                     [negative](Render&, const auto& values) { return with_sign(values[0], negative); });
     } else {
       node = parse_primary();
     }
@@ -332,7 +333,7 @@ class ExpressionParser : protected TokenReader {
       } else if (current().kind == TokenKind::kNumber && !current().is_float()) {
         node = make_item(node, parse_number());
       } else {
-        node = make_of({node}, [name = take_name("an attribute")](Render& run, const Values& values) {
+        node = make_of({node}, [name = take_name("an attribute")](Render& run, const auto& values) {
           return get_attribute(run, values[0], name);
         });
       }
@@ -341,7 +342,7 @@ class ExpressionParser : protected TokenReader {
 
   ExprPtr make_item(ExprPtr object, ExprPtr index) {
     return make_of({object, index},
-                   [](Render& run, const Values& values) { return get_item(run, values[0], values[1]); });
+                   [](Render& run, const auto& values) { return get_item(run, values[0], values[1]); });
   }
 
   ExprPtr parse_subscript(ExprPtr object) {
@@ -360,7 +361,7 @@ class ExpressionParser : protected TokenReader {
       if (parts[0] == nullptr) refuse("an index is missing between '[' and ']'");
       return make_item(object, parts[0]);
     }
-    return make_of({object, parts[0], parts[1], parts[2]}, [](Render& run, const Values& values) {
+    return make_of({object, parts[0], parts[1], parts[2]}, [](Render& run, const auto& values) {
       return slice(run, values[0], values[1], values[2], values[3]);
     });
   }
