@@ -34,7 +34,11 @@ class Handler : public JsonBuilder<Json> {
   }
   bool string(std::string& text) {
     if (!in_row_ && table_ != Table::kMerges) return in_value() && JsonBuilder::string(text);
-    in_row_ ? row_.push_back(std::move(text)) : add_merge_line(text);
+    if (in_row_) {
+      row_.push_back(std::move(text));
+    } else {
+      add_merge_line(text);
+    }
     return true;
   }
 
