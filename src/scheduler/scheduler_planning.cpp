@@ -99,13 +99,14 @@ void Scheduler::plan_span(Sequence& sequence, int num_tokens) {
   plan.new_blocks.assign(new_rows.begin(), new_rows.end());
   StepPlan& step = steps_.plan();
   step.block_copies.insert(step.block_copies.end(), copies.begin(), copies.end());
+  const BlockCopy states = cache_.write_states(sequence.blocks);
+  plan.state_from = states.from;
+  plan.state_to = states.to;
+  // Between this and add() nothing fails: no step restores into blocks that were given back.
   if (!sequence.blocks.saved.blocks.empty()) {
     counters_.num_restored_blocks += cache_.restore(sequence.blocks, step.restores);
     sequence.prompt_step = steps_.id();  // copies within the cache come before: no fork before the next step
   }
-  const BlockCopy states = cache_.write_states(sequence.blocks);
-  plan.state_from = states.from;
-  plan.state_to = states.to;
   steps_.add(sequence, std::move(plan));
   if (cache_.has_states() && is_state_border(sequence, sequence.num_planned()))
     cache_.keep_states(sequence.blocks, sequence.num_planned() > sequence.num_prompt);
