@@ -288,7 +288,6 @@ int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& co
 void KvCache::forget_saved(SavedBlocks& saved, int num_kept) {
   const int num_lanes = layout_.num_lanes();
   const auto num_given_back = std::ssize(saved.blocks) - num_kept * num_lanes;
-  if (num_given_back == 0) return;
   saved.first += static_cast<int>(num_given_back) / num_lanes;
   saved.blocks.erase(saved.blocks.begin(), saved.blocks.begin() + num_given_back);
   if (saved.blocks.empty()) saved = {};
