@@ -8,18 +8,43 @@
 
 #include "base/error.h"
 #include "engine/ranks.h"
+#include "ops/logits_batches.h"
 
 namespace quire {
 namespace {
 
-// What was sampled under masks, by step, in the order of its plan.
-class MaskedTokens final : public SchedulerObserver {
+// What must be known of a recording before its first step is computed.
+class RecordedTokens final : public SchedulerObserver {
  public:
-  std::vector<TokenId> of(std::uint64_t step) const {
+  // What was sampled under masks, in the order of the step's plan; empty: its result is not there.
+  std::vector<TokenId> masked(std::uint64_t step) const {
     const auto found = by_step_.find(step);
     return found == by_step_.end() ? std::vector<TokenId>() : found->second;
   }
+  std::uint32_t largest_id() const { return largest_id_; }
+  int most_logprobs() const { return most_logprobs_; }  // that a request has asked for, of a position
 
+  void added(const SequenceRequest& request) override {
+    const SamplingState& sampling = request.sampling;
+    for (const auto* ids :
+         {&request.prompt, &sampling.stop_ids, &sampling.allowed_ids, &sampling.logprob_ids})
+      note(*ids);
+    for (const SamplingState::Bias& bias : sampling.biases) note({&bias.id, 1});
+    for (const std::vector<TokenId>& word : sampling.bad_words) {
+      if (word.empty()) fail("a bad word of request {} has no tokens", request.id);
+      note(word);
+    }
+    const auto check = [&](const char* what, std::size_t count, std::size_t most) {
+      if (count > most) fail("request {} has {} {}; there can be {}", request.id, count, what, most);
+    };
+    check("stop ids", sampling.stop_ids.size(), SamplingState::kMaxStopIds);
+    check("biases", sampling.biases.size(), SamplingState::kMaxBiases);
+    check("bad words", sampling.bad_words.size(), SamplingState::kMaxBadWords);
+    check("named tokens", sampling.logprob_ids.size(), kMaxNamedLogprobs);
+    // The sampler has room for as many as can be named.
+    const int num_top = sampling.logprob_ids.empty() ? sampling.num_logprobs : 0;
+    most_logprobs_ = std::max({most_logprobs_, num_top, sampling.num_prompt_logprobs});
+  }
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
     if (plan == nullptr) return;
     InFlight& step = in_flight_.emplace_back(plan->id);
@@ -27,9 +52,18 @@ class MaskedTokens final : public SchedulerObserver {
       if (plan->sequences[i].constrained) step.places.push_back(i);
   }
   void applied(const StepResult& result, std::span<const SequenceUpdate> /*updates*/) override {
+    if (in_flight_.empty()) fail("a result without a step in flight");
+    for (const SequenceResult& sequence : result.sequences)
+      if (sequence.token >= 0) note({&sequence.token, 1});
     for (const std::size_t place : in_flight_.front().places)
       by_step_[in_flight_.front().id].push_back(result.sequences[place].token);
     in_flight_.pop_front();
+  }
+  void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
+    for (const SequenceUpdate& update : updates) note({&*update.token, 1});
+  }
+  void forked(SequenceId /*first*/, std::span<const BeamFork> forks) override {
+    for (const BeamFork& fork : forks) note({&fork.token, 1});
   }
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { in_flight_.clear(); }
 
@@ -39,41 +73,58 @@ class MaskedTokens final : public SchedulerObserver {
     std::vector<std::size_t> places = {};  // of the constrained sequences
   };
 
+  void note(std::span<const TokenId> ids) {  // one below 0, which no vocabulary has, is among the largest
+    for (const TokenId id : ids) largest_id_ = std::max(largest_id_, static_cast<std::uint32_t>(id));
+  }
+
   std::deque<InFlight> in_flight_;
   std::map<std::uint64_t, std::vector<TokenId>> by_step_;
+  std::uint32_t largest_id_ = 0;
+  int most_logprobs_ = 0;
 };
 
-// Each allows the one token, or where none was sampled nothing.
+// Each allows the one token. Where there was none because logits were no numbers, all are allowed, so that
+// this is seen again; else nothing is.
 StepMasks masks_of(const std::vector<TokenId>& tokens, std::int64_t vocab_size) {
   const auto words = static_cast<std::size_t>(StepMasks::words(vocab_size));
   StepMasks masks{.rows = {}, .bits = std::vector<std::uint32_t>(tokens.size() * words)};
   for (std::size_t row = 0; row < tokens.size(); ++row) {
     masks.rows.push_back(static_cast<std::int32_t>(row));
     const TokenId token = tokens[row];
-    if (token >= 0 && token < vocab_size) masks.bits[row * words + token / 32] |= 1U << token % 32;
+    if (token >= 0) masks.bits[row * words + token / 32] |= 1U << token % 32;
+    if (token == SequenceResult::kInvalidLogits)
+      std::ranges::fill(std::span(masks.bits).subspan(row * words, words), ~0U);
   }
   return masks;
 }
 
-void check_fits(const RuntimeConfig& config, const SchedulerConfig& recorded) {
-  if (config.cache.layout != recorded.layout)
-    fail("the KV cache is laid out for another model, or another --block-size, than the recorded one");
+void check_fits(const RuntimeConfig& config, const SchedulerConfig& scheduler,
+                const RecordedTokens& recorded) {
+  if (const int vocab_size = config.spec.vocab_size;
+      recorded.largest_id() >= static_cast<unsigned>(vocab_size))
+    fail("the recording has token id {}; this model's are from 0 to {}", recorded.largest_id(),
+         vocab_size - 1);
+  if (recorded.most_logprobs() > config.max_logprobs)
+    fail("the recording has requests for {} log-probabilities of a position; this model has {} tokens",
+         recorded.most_logprobs(), config.spec.vocab_size);
+  if (config.cache.layout != scheduler.layout)
+    fail("the KV cache is laid out for another model, or another --kv-cache-dtype, than the recorded one");
   const auto check = [](const char* what, int have, int need, const char* flag) {
     if (have < need)
       fail("the recorded engine had {} {}, this one has {}: give more {}", need, what, have, flag);
   };
-  check("blocks", config.num_blocks, recorded.num_blocks, "--kv-cache-memory");
-  check("slots of states", config.num_state_slots, recorded.num_state_slots, "--state-cache-memory");
-  check("blocks of host memory", config.num_host_blocks, recorded.num_host_blocks, "--swap-space");
-  check("slots of host memory", config.num_host_state_slots, recorded.num_host_state_slots, "--swap-space");
+  check("blocks", config.num_blocks, scheduler.num_blocks, "--kv-cache-memory");
+  check("slots of states", config.num_state_slots, scheduler.num_state_slots, "--state-cache-memory");
+  check("blocks of host memory", config.num_host_blocks, scheduler.num_host_blocks, "--swap-space");
+  check("slots of host memory", config.num_host_state_slots, scheduler.num_host_state_slots, "--swap-space");
 }
 
 // Submits, samples and collects in the engine's order.
 class Computation final : public SchedulerObserver {
  public:
   Computation(RankGroup& ranks, std::int64_t vocab_size, const RecordingInfo& info,
-              const MaskedTokens& masked)
-      : ranks_(ranks), vocab_size_(vocab_size), replayer_(info.scheduler), masked_(masked) {}
+              const RecordedTokens& recorded)
+      : ranks_(ranks), vocab_size_(vocab_size), replayer_(info.scheduler), recorded_(recorded) {}
 
   bool ended() const { return result_.difference || replayer_.difference(); }
   Recomputation result() const {
@@ -88,7 +139,11 @@ class Computation final : public SchedulerObserver {
   void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override {
     replayer_.planned(plan, failures);
     if (ended() || !replayer_.plan()) return;
-    pending_ = masked_.of(plan->id);
+    pending_ = recorded_.masked(plan->id);
+    // Of a step that was lost, or behind which the recording is cut off, nothing is known: nothing is
+    // sampled.
+    pending_.resize(std::ranges::count(plan->sequences, true, &SequencePlan::constrained),
+                    SequenceResult::kNoToken);
     ranks_.submit(*replayer_.plan());
     if (in_flight_++ == 0) sample();
   }
@@ -121,21 +176,21 @@ class Computation final : public SchedulerObserver {
     for (std::size_t i = 0; i < recorded.sequences.size(); ++i) {
       const SequenceResult& sequence = recorded.sequences[i];
       const TokenId token = computed.sequences.at(i).token;
-      if (token != sequence.token) {
-        result_.difference = {computed.id, sequence.sequence, sequence.token, token};
-        return;
-      }
-      if (token >= 0) ++result_.num_compared;
+      if (token == sequence.token) continue;
+      result_.difference = {computed.id, sequence.sequence, sequence.token, token};
+      return;
     }
-    const auto masked = std::ranges::count_if(masked_.of(computed.id), [](TokenId id) { return id >= 0; });
+    const auto is_token = [](TokenId id) { return id >= 0; };
+    const auto all = std::ranges::count_if(recorded.sequences, is_token, &SequenceResult::token);
+    const auto masked = std::ranges::count_if(recorded_.masked(computed.id), is_token);
     result_.num_masked += static_cast<std::uint64_t>(masked);
-    result_.num_compared -= static_cast<std::uint64_t>(masked);
+    result_.num_compared += static_cast<std::uint64_t>(all - masked);
   }
 
   RankGroup& ranks_;
   const std::int64_t vocab_size_;
   Replayer replayer_;
-  const MaskedTokens& masked_;
+  const RecordedTokens& recorded_;
   std::vector<TokenId> pending_;  // to be sampled in the newest step
   int in_flight_ = 0;
   Recomputation result_;
@@ -147,28 +202,30 @@ Recomputation recompute(const Recording& recording, EngineConfig config, ModelFi
   const RecordingInfo& info = recording.info();
   if (!info.with_tokens) fail("the recording has no ids of tokens; it was made without --record-tokens");
   if (!info.from_start) fail("the recording has no beginning: it is the last part of what was");
-  MaskedTokens masked;
-  recording.read(masked);
+  RecordedTokens recorded;
+  const bool whole = recording.read(recorded);
 
   config.max_num_seqs = info.scheduler.max_num_seqs;
   config.max_num_batched_tokens = info.scheduler.max_num_batched_tokens;
   config.max_model_len = info.scheduler.max_model_len;
   config.block_size = info.scheduler.layout.block_size;
+  if (const int most = recorded.most_logprobs(); config.max_logprobs >= 0 && most > config.max_logprobs)
+    config.max_logprobs = most <= kMaxTopLogprobs ? most : -1;
   const EngineSetup setup{std::move(config), std::move(model)};
   const std::unique_ptr<RankGroup> ranks = make_rank_group(setup);
   ranks->open();
   const RuntimeConfig& runtime = ranks->resolve();
-  check_fits(runtime, info.scheduler);
+  check_fits(runtime, info.scheduler, recorded);
   ranks->load();
   ranks->capture_graphs();
 
-  Computation computation(*ranks, runtime.spec.vocab_size, info, masked);
+  Computation computation(*ranks, runtime.spec.vocab_size, info, recorded);
   RecordingReader reader(recording);
   while (!computation.ended() && reader.next(computation)) {
   }
   ranks->drop_in_flight();
   Recomputation result = computation.result();
-  result.whole = reader.ended();
+  result.whole = whole;
   return result;
 }
 

@@ -31,8 +31,8 @@ struct Recomputation {
 // Has a model compute the steps of a recording again, and compares each sampled token. On a CPU, and of a
 // deterministic engine, all are the same bits if the model, the numbers it is computed in and the instruction
 // set are; else two tokens that are nearly as likely may change places. What of `config` the scheduler knows
-// is as it was recorded. Error where the recording has no ids of tokens or not its beginning, or the cache is
-// smaller than the recorded one or of another layout.
+// is as it was recorded. Error where the recording has no ids of tokens or not its beginning, or ids that the
+// model does not have, or the cache is smaller than the recorded one or of another layout.
 Recomputation recompute(const Recording& recording, EngineConfig config, ModelFiles model);
 
 }  // namespace quire

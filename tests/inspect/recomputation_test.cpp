@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/engine.h"
@@ -33,10 +35,11 @@ EngineConfig small_cache(bool with_tokens, const std::filesystem::path& path) {
 }
 
 // Requests of every kind that sampling knows, some of which leave.
-SchedulerStats record(const EngineConfig& config, ModelFiles model) {
+SchedulerStats record(const EngineConfig& config, ModelFiles model, EngineHooks hooks = {}) {
   std::mt19937 random(7);
-  Engine engine(config, std::move(model));
-  std::vector<std::future<RequestOutput>> outputs;
+  Engine engine(config, std::move(model), std::move(hooks));
+  std::vector<std::future<CompletionOutput>> outputs;
+  std::vector<RequestId> ids(kNumRequests);
   const auto structures = testing::sources();
   for (int i = 0; i < kNumRequests; ++i) {
     EngineRequest request = testing::request_of({});
@@ -48,11 +51,14 @@ SchedulerStats record(const EngineConfig& config, ModelFiles model) {
     request.params.n = i % 5 == 1 ? 3 : 1;
     if (i % 6 == 2) request.params.presence_penalty = 0.7F;
     if (i % 6 == 3) request.params.logprobs = 2;
-    if (i % 6 == 4 && engine.has_tokenizer())
+    if (QUIRE_HAS_BEAMS && i % 12 == 0) request.params.beam_width = 2;
+    if (QUIRE_HAS_GRAMMAR && i % 6 == 4 && engine.has_tokenizer())
       request.params.structured_outputs =
           std::make_shared<const StructuredOutputs>(structures[i / 6 % structures.size()].outputs);
-    outputs.push_back(testing::submit(engine, std::move(request)));
+    outputs.push_back(testing::submit_output(engine, std::move(request), &ids[i]));
   }
+  outputs.front().wait();
+  for (int i = 7; i < kNumRequests; i += 8) engine.abort(ids[i]);
   for (auto& output : outputs) output.get();
   return engine.stats().scheduler;
 }
@@ -70,7 +76,66 @@ TEST(RecomputationTest, EveryTokenOfAMixtureIsComputedAgain) {
                                   << result.difference->sequence;
   EXPECT_TRUE(result.whole);
   EXPECT_GT(result.num_compared, 500U);
-  EXPECT_GT(result.num_masked, 20U);
+  if (QUIRE_HAS_GRAMMAR) {
+    EXPECT_GT(result.num_masked, 20U);
+  }
+}
+
+// Copies what a recording tells, and knows which steps in flight have masks.
+class CopiedEvents final : public SchedulerObserver {
+ public:
+  explicit CopiedEvents(EventWriter& out) : out_(out) {}
+
+  bool masks_two_steps() const { return masked_ == std::deque{true, true}; }
+
+  void added(const SequenceRequest& request) override { out_.added(request); }
+  void aborted(SequenceId id) override { out_.aborted(id); }
+  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override {
+    out_.planned(plan, failures);
+    if (plan != nullptr) masked_.push_back(plan->constrained());
+  }
+  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override {
+    out_.applied(result, updates);
+    masked_.pop_front();
+  }
+  void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override {
+    out_.foreseen(id, updates);
+  }
+  void forked(SequenceId first, std::span<const BeamFork> forks) override { out_.forked(first, forks); }
+
+ private:
+  EventWriter& out_;
+  std::deque<bool> masked_;
+};
+
+// Where a process was killed, its recording ends before what was in flight has a result; where a step failed,
+// that was lost.
+TEST(RecomputationTest, StepsWithoutAResultNeedNoMasks) {
+  if (!QUIRE_HAS_GRAMMAR) GTEST_SKIP() << "no structured outputs in this build";
+  const TempDir directory;
+  const auto path = directory.path() / "recording";
+  EngineConfig config = small_cache(true, path);
+  record(config, open_model(config.model), {.pipelined = true});
+  config.record.clear();
+  const Recording recording(path);
+  for (const bool lost : {false, true}) {
+    EventWriter events(recording.info().format(), 1);
+    events.begin();
+    CopiedEvents copied(events);
+    RecordingReader reader(recording);
+    while (!copied.masks_two_steps() && reader.next(copied)) {
+    }
+    ASSERT_TRUE(copied.masks_two_steps());
+    if (lost) events.lost_steps({});
+    std::vector<std::byte> bytes = write_header(recording.info());
+    const std::vector<std::byte> chunk = frame_chunk(events.chunk());
+    bytes.insert(bytes.end(), chunk.begin(), chunk.end());
+    const Recomputation result =
+        recompute(Recording(std::move(bytes), "a part"), config, open_model(config.model));
+    EXPECT_TRUE(result.passed());
+    EXPECT_FALSE(result.whole);
+    EXPECT_GE(result.num_steps, 2U);
+  }
 }
 
 TEST(RecomputationTest, OtherWeightsAreSeenAtTheFirstTokenTheyChange) {
@@ -88,7 +153,40 @@ TEST(RecomputationTest, OtherWeightsAreSeenAtTheFirstTokenTheyChange) {
   ASSERT_TRUE(other.difference);
   EXPECT_FALSE(other.plans);
   EXPECT_LE(other.difference->step, 3U);
+  EXPECT_TRUE(other.whole);
   EXPECT_NE(other.difference->recorded, other.difference->computed);
+}
+
+TEST(RecomputationTest, TokensThatTheModelDoesNotHaveAreRefused) {
+  const TempDir directory;
+  const auto path = directory.path() / "recording";
+  EngineConfig config = small_cache(true, path);
+  record(config, random_model(test::small_shape()));
+  config.record.clear();
+  const Shape smaller = test::small_shape(
+      "Qwen3ForCausalLM", R"({"tie_word_embeddings": true, "vocab_size": 256, "eos_token_id": 255})");
+  expect_error([&] { recompute(Recording(path), config, random_model(smaller)); },
+               {"token id", "from 0 to 255"});
+}
+
+// What --max-logprobs was is not recorded.
+TEST(RecomputationTest, AsManyLogprobsAreReportedAsWereAskedFor) {
+  const TempDir directory;
+  const auto path = directory.path() / "recording";
+  EngineConfig config = small_cache(true, path);
+  config.max_num_seqs = 2;
+  const int usual = std::exchange(config.max_logprobs, 300);
+  {
+    Engine engine(config, random_model(test::small_shape()));
+    EngineRequest request = testing::request_of({1, 2, 3});
+    request.params.logprobs = 300;
+    testing::submit(engine, std::move(request)).get();
+  }
+  config.record.clear();
+  config.max_logprobs = usual;
+  const Recomputation result = recompute(Recording(path), config, random_model(test::small_shape()));
+  EXPECT_TRUE(result.passed());
+  EXPECT_EQ(result.num_compared, 24U);
 }
 
 TEST(RecomputationTest, SaysWhyARecordingCannotBeComputedAgain) {
