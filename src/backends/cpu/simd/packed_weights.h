@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/cpu/reference/reference_backend.h"
 #include "backends/cpu/simd/kernels.h"
 #include "base/thread_pool.h"
-#include "ops/ops.h"
 
 namespace quire {
 
 // A matrix in panels of rows, as simd/kernels.h describes them.
-class PanelWeights : public LinearWeights {
+class PanelWeights : public RowWeights {
  public:
   PanelWeights(Buffer buffer, std::int64_t out_features, std::int64_t in_features)
-      : LinearWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)) {}
+      : RowWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)) {}
 
   const std::byte* data() const { return buffer(); }
   std::int64_t num_panels() const { return simd::round_up(out_features(), simd::kPanel) / simd::kPanel; }
@@ -38,8 +38,7 @@ class PackedWeights : public PanelWeights {
 
   // Fills the matrix.
   void pack(const WeightTensor& rows, ThreadPool& pool);
-  // One row as float32.
-  void read_row(std::int64_t row, float* out) const;
+  void read_row(std::int64_t row, float* out) const override;
 
  private:
   void pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end);

@@ -202,20 +202,9 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
 
 void SimdBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row, float scale) {
-  const auto* packed = dynamic_cast<const PackedWeights*>(&weights);
-  const std::int64_t n = weights.in_features();
-  split(ids.dim(0), n, kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
-      float* values = out.data_as<float>() + t * out.stride(0);
-      if (row < 0 || row >= weights.out_features()) {
-        std::fill_n(values, n, 0.0F);
-        continue;
-      }
-      packed != nullptr ? packed->read_row(row, values)
-                        : dynamic_cast<const PackedCodes&>(weights).read_row(row, values);
-      if (scale != 1.0F) std::for_each_n(values, n, [&](float& value) { value *= scale; });
-    }
+  split(ids.dim(0), weights.in_features(), kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
+    ReferenceBackend::embedding(out.rows(begin, end - begin), weights, ids.rows(begin, end - begin),
+                                first_row, scale);
   });
 }
 
