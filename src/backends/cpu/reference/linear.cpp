@@ -12,10 +12,12 @@ namespace {
 // Row-major [out, in] in one piece.
 class PlainWeights : public RowWeights {
  public:
-  PlainWeights(Buffer buffer, DType dtype, std::int64_t out, std::int64_t in)
-      : RowWeights(out, in, buffer.bytes()),
+  PlainWeights(Buffer buffer, DType dtype, const WeightTensor& rows)
+      : RowWeights(rows.rows(), rows.cols(), buffer.bytes()),
         buffer_(std::move(buffer)),
-        matrix_(buffer_.data(), dtype, {out, in}) {}
+        matrix_(buffer_.data(), dtype, {rows.rows(), rows.cols()}) {
+    rows.read_rows(0, matrix_);
+  }
 
   const Tensor& matrix() const { return matrix_; }
   void read_row(std::int64_t row, float* out) const override {
@@ -124,10 +126,7 @@ std::unique_ptr<LinearWeights> ReferenceBackend::make_linear(std::span<const Wei
   Buffer buffer = allocate(ReferenceBackend::linear_bytes(parts, dtype), MemoryKind::kDevice);
   if (!parts.front().format.is_plain())
     return std::make_unique<CodedWeights>(std::move(buffer), quantized_rows(parts));
-  const WeightTensorPtr rows = plain_rows(parts);
-  auto weights = std::make_unique<PlainWeights>(std::move(buffer), dtype, rows->rows(), rows->cols());
-  rows->read_rows(0, weights->matrix());
-  return weights;
+  return std::make_unique<PlainWeights>(std::move(buffer), dtype, *plain_rows(parts));
 }
 
 void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,

@@ -31,13 +31,13 @@ class PanelWeights : public RowWeights {
 // One of floats.
 class PackedWeights : public PanelWeights {
  public:
-  PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features);
   static std::size_t packed_bytes(DType dtype, const MatrixShape& shape);
+
+  // buffer: packed_bytes. Fills it.
+  PackedWeights(Buffer buffer, DType dtype, const WeightTensor& rows, ThreadPool& pool);
 
   DType dtype() const { return dtype_; }
 
-  // Fills the matrix.
-  void pack(const WeightTensor& rows, ThreadPool& pool);
   void read_row(std::int64_t row, float* out) const override;
 
  private:

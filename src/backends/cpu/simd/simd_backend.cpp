@@ -167,10 +167,7 @@ std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGr
   Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
   if (!parts.front().format.is_plain())
     return std::make_unique<PackedCodes>(std::move(buffer), quantized_rows(parts), pool_);
-  const WeightTensorPtr rows = plain_rows(parts);
-  auto weights = std::make_unique<PackedWeights>(std::move(buffer), dtype, rows->rows(), rows->cols());
-  weights->pack(*rows, pool_);
-  return weights;
+  return std::make_unique<PackedWeights>(std::move(buffer), dtype, *plain_rows(parts), pool_);
 }
 
 void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
