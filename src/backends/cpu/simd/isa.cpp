@@ -15,6 +15,7 @@
 namespace quire {
 namespace {
 
+constexpr std::string_view kNames[] = {"reference", "avx2", "avx512", "avx512_bf16", "amx"};  // by CpuIsa
 constexpr std::array kAllIsas = {CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16,
                                  CpuIsa::kAmx};
 
@@ -77,21 +78,7 @@ std::string names_of(const std::vector<CpuIsa>& isas) {
 
 }  // namespace
 
-std::string_view to_string(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::kReference:
-      return "reference";
-    case CpuIsa::kAvx2:
-      return "avx2";
-    case CpuIsa::kAvx512:
-      return "avx512";
-    case CpuIsa::kAvx512Bf16:
-      return "avx512_bf16";
-    case CpuIsa::kAmx:
-      return "amx";
-  }
-  return "";
-}
+std::string_view to_string(CpuIsa isa) { return kNames[static_cast<std::size_t>(isa)]; }
 
 std::vector<CpuIsa> available_isas() {
   std::vector<CpuIsa> isas;
