@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <utility>
 
 #include "backends/cpu/reference/reference_backend.h"
@@ -20,9 +19,7 @@ class PanelWeights : public RowWeights {
 
  protected:
   std::byte* buffer() const { return static_cast<std::byte*>(buffer_.data()); }
-  std::int64_t panel_width(std::int64_t panel) const {
-    return std::min(simd::kPanel, simd::round_up(out_features() - panel * simd::kPanel, simd::kPanelStep));
-  }
+  std::int64_t panel_width(std::int64_t panel) const { return simd::panel_width(out_features(), panel); }
 
  private:
   Buffer buffer_;
