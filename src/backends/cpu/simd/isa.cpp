@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <ranges>
+#include <span>
 
 #include "base/error.h"
 
@@ -72,7 +73,7 @@ CpuIsa best_isa() {
   return CpuIsa::kReference;
 }
 
-std::string names_of(const std::vector<CpuIsa>& isas) {
+std::string names_of(std::span<const CpuIsa> isas) {
   return join_text(std::views::transform(isas, [](CpuIsa isa) { return to_string(isa); }), ", ");
 }
 
@@ -89,10 +90,7 @@ std::vector<CpuIsa> available_isas() {
 CpuIsa resolve_isa(std::string_view name) {
   if (name == "auto") return best_isa();
   const auto found = std::ranges::find_if(kAllIsas, [&](CpuIsa isa) { return to_string(isa) == name; });
-  if (found == kAllIsas.end()) {
-    fail("cpu-isa \"{}\" is not known; use auto, {}", name,
-         names_of(std::vector(kAllIsas.begin(), kAllIsas.end())));
-  }
+  if (found == kAllIsas.end()) fail("cpu-isa \"{}\" is not known; use auto, {}", name, names_of(kAllIsas));
   if (!is_available(*found)) {
     fail("cpu-isa {} is not to be had on this machine, which has {}", name, names_of(available_isas()));
   }
