@@ -27,6 +27,11 @@ void check(const Backend& backend, const Tensor& tensor, DType dtype,
               what);
 }
 
+// A vector of n f32, where there is one.
+void check_optional(const Backend& backend, const Tensor& vector, std::int64_t n, const char* what) {
+  if (vector.defined()) check(backend, vector, DType::kF32, {n}, what);
+}
+
 void check_cache(const Backend& backend, const KvCacheLayer& cache, DType dtype) {
   const Tensor& k = cache.keys;
   const bool has_codes = cache.code != CacheCode::kNone;
@@ -61,9 +66,9 @@ void check_states(const Backend& backend, const Tensor& state, const StateBatch&
 }
 
 void check_norm(const Backend& backend, const NormParams& params, std::int64_t n) {
-  if (params.weight.defined()) check(backend, params.weight, DType::kF32, {n}, "weight");
+  check_optional(backend, params.weight, n, "weight");
   QUIRE_CHECK(params.weight.defined() || !params.bias.defined(), "a bias without a weight");
-  if (params.bias.defined()) check(backend, params.bias, DType::kF32, {n}, "bias");
+  check_optional(backend, params.bias, n, "bias");
 }
 
 void check_conv(const Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
@@ -72,7 +77,7 @@ void check_conv(const Backend& backend, const Tensor& out, const Tensor& x, cons
   check(backend, x, x.dtype(), {batch.num_tokens, channels}, "x");
   check(backend, out, x.dtype(), {batch.num_tokens, channels}, "out");
   check(backend, params.weight, DType::kF32, {width, channels}, "weight");
-  if (params.bias.defined()) check(backend, params.bias, DType::kF32, {channels}, "bias");
+  check_optional(backend, params.bias, channels, "bias");
   check_states(backend, state, batch);
   check(backend, state, DType::kF32, {state.dim(0), width - 1, channels}, "state");
 }
@@ -115,11 +120,10 @@ void check_routing(const Backend& backend, const ExpertRouting& out, const Tenso
   check(backend, logits, DType::kF32, {tokens, logits.dim(1)}, "logits");
   check(backend, out.experts, DType::kI32, {tokens, top_k}, "experts");
   check(backend, out.weights, DType::kF32, {tokens, top_k}, "weights");
-  if (options.expert_scales.defined())
-    check(backend, options.expert_scales, DType::kF32, {logits.dim(1)}, "scales");
+  check_optional(backend, options.expert_scales, logits.dim(1), "scales");
   QUIRE_CHECK(top_k >= 1 && top_k <= logits.dim(1), "{} of {} experts", top_k, logits.dim(1));
   const Tensor& bias = options.selection_bias;
-  if (bias.defined()) check(backend, bias, DType::kF32, {logits.dim(1)}, "selection_bias");
+  check_optional(backend, bias, logits.dim(1), "selection_bias");
   QUIRE_CHECK(options.sigmoid || (!bias.defined() && options.sum_offset == 0), "a bias of a softmax");
 }
 
@@ -133,9 +137,9 @@ void check_attention_input(const Backend& backend, const AttentionInput& input, 
   const bool stores = input.num_kv_heads > 0;
   QUIRE_CHECK((!stores || cache.keys.dim(1) == input.num_kv_heads) && cache.keys.dim(3) == input.head_dim,
               "keys are {}", cache.keys.describe());
-  if (input.q_norm.defined()) check(backend, input.q_norm, DType::kF32, {input.head_dim}, "q_norm");
-  if (input.k_norm.defined()) check(backend, input.k_norm, DType::kF32, {input.head_dim}, "k_norm");
-  if (input.v_norm.defined()) check(backend, input.v_norm, DType::kF32, {input.head_dim}, "v_norm");
+  check_optional(backend, input.q_norm, input.head_dim, "q_norm");
+  check_optional(backend, input.k_norm, input.head_dim, "k_norm");
+  check_optional(backend, input.v_norm, input.head_dim, "v_norm");
   if (const Tensor& table = input.cos_sin; table.defined()) {
     check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
     QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
@@ -157,10 +161,9 @@ void check_attention(const Backend& backend, const Tensor& out, const Tensor& q,
   check(backend, out, q.dtype(), {batch.num_tokens, q.dim(1)}, "out");
   QUIRE_CHECK(q.dim(1) % (cache.keys.dim(1) * cache.keys.dim(3)) == 0, "q is {}, keys are {}", q.describe(),
               cache.keys.describe());
-  if (scores.alibi_slopes.defined())
-    check(backend, scores.alibi_slopes, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "alibi_slopes");
-  if (scores.sinks.defined())
-    check(backend, scores.sinks, DType::kF32, {q.dim(1) / cache.keys.dim(3)}, "sinks");
+  const std::int64_t heads = q.dim(1) / cache.keys.dim(3);
+  check_optional(backend, scores.alibi_slopes, heads, "alibi_slopes");
+  check_optional(backend, scores.sinks, heads, "sinks");
 }
 
 }  // namespace
@@ -171,7 +174,7 @@ void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWe
   check(backend, x, x.dtype(), {tokens, weights.in_features()}, "x");
   QUIRE_CHECK(out.dtype() == x.dtype() || out.dtype() == DType::kF32, "out is {}", out.describe());
   check(backend, out, out.dtype(), {tokens, weights.out_features()}, "out");
-  if (bias.defined()) check(backend, bias, DType::kF32, {weights.out_features()}, "bias");
+  check_optional(backend, bias, weights.out_features(), "bias");
   run(backend, "linear", &Backend::linear, out, x, weights, bias);
 }
 
@@ -325,11 +328,9 @@ void experts(Backend& backend, const Tensor& out, const Tensor& x, const ExpertW
   check(backend, routing.weights, DType::kF32, {tokens, shape.top_k}, "weights");
   const auto bytes = static_cast<std::int64_t>(backend.expert_workspace_bytes(shape, x.dtype()));
   if (bytes > 0) check(backend, workspace, DType::kU8, {bytes}, "workspace");
-  const auto check_bias = [&](const Tensor& bias, std::int64_t size) {
-    if (bias.defined()) check(backend, bias, DType::kF32, {shape.num_experts * size}, "bias");
-  };
-  check_bias(weights.biases().gate_up, 2 * shape.intermediate_size);
-  check_bias(weights.biases().down, shape.hidden_size);
+  const auto& [gate_up, down] = weights.biases();
+  check_optional(backend, gate_up, 2 * shape.num_experts * shape.intermediate_size, "bias");
+  check_optional(backend, down, shape.num_experts * shape.hidden_size, "bias");
   run(backend, "experts", &Backend::experts, out, x, weights, routing, workspace);
 }
 

@@ -45,13 +45,19 @@ void read_whole_rows(const WeightTensor& tensor, std::int64_t row, const Tensor&
   }
 }
 
-// Elements of so many bytes, those of these places.
-void pick_elements(const std::byte* from, const std::vector<std::int64_t>& places, std::size_t element,
-                   std::byte* to) {
-  for (const std::int64_t place : places) {
-    std::memcpy(to, from + static_cast<std::size_t>(place) * element, element);
-    to += element;
-  }
+// Of each row the elements of these places.
+WeightTensorPtr pick_elements(const WeightTensorPtr& tensor, std::vector<std::int64_t> shape,
+                              std::vector<std::int64_t> places) {
+  return view_of(*tensor, std::move(shape),
+                 [tensor, places = std::move(places)](std::int64_t row, const Tensor& dst) {
+                   const std::size_t element = size_of(dst.dtype());
+                   read_whole_rows(*tensor, row, dst, [&](const std::byte* from, std::byte* to) {
+                     for (const std::int64_t place : places) {
+                       std::memcpy(to, from + static_cast<std::size_t>(place) * element, element);
+                       to += element;
+                     }
+                   });
+                 });
 }
 
 // A matrix as it is stored, which does not change once it is read.
@@ -152,12 +158,7 @@ WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows
   for (const std::int64_t row : rows)
     QUIRE_CHECK(row >= 0 && row < shape[0], "row {} of {}", row, tensor->name());
   shape[0] = std::ssize(rows);
-  if (shape.size() == 1)
-    return view_of(*tensor, shape, [tensor, rows = std::move(rows)](std::int64_t row, const Tensor& dst) {
-      read_whole_rows(*tensor, row, dst, [&](const std::byte* from, std::byte* to) {
-        pick_elements(from, rows, size_of(dst.dtype()), to);
-      });
-    });
+  if (shape.size() == 1) return pick_elements(tensor, shape, std::move(rows));
   return view_of(*tensor, shape, [tensor, rows = std::move(rows)](std::int64_t row, const Tensor& dst) {
     for (std::int64_t done = 0; done < dst.dim(0);) {
       const std::int64_t* first = &rows[row + done];
@@ -174,11 +175,7 @@ WeightTensorPtr pick_cols(WeightTensorPtr tensor, std::vector<std::int64_t> cols
   for (const std::int64_t col : cols)
     QUIRE_CHECK(col >= 0 && col < tensor->cols(), "column {} of {}", col, tensor->name());
   std::vector<std::int64_t> shape = {tensor->rows(), std::ssize(cols)};
-  return view_of(*tensor, shape, [tensor, cols = std::move(cols)](std::int64_t row, const Tensor& dst) {
-    read_whole_rows(*tensor, row, dst, [&](const std::byte* from, std::byte* to) {
-      pick_elements(from, cols, size_of(dst.dtype()), to);
-    });
-  });
+  return pick_elements(tensor, shape, std::move(cols));
 }
 
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count) {

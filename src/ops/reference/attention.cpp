@@ -36,10 +36,6 @@ T* cache_row(const Tensor& half, std::int64_t block, std::int64_t head, std::int
   return half.data_as<T>() + block * half.stride(0) + head * half.stride(1) + offset * half.stride(2);
 }
 
-float value_of(CacheCode code, std::uint8_t bits) {
-  return code == CacheCode::kE4m3 ? from_e4m3(bits) : from_e5m2(bits);
-}
-
 // The keys, or the values, of a cache.
 struct CacheHalf {
   Tensor rows, scales;
@@ -48,8 +44,9 @@ struct CacheHalf {
 
   CacheHalf(Tensor of_rows, Tensor of_scales, CacheCode of_code)
       : rows(std::move(of_rows)), scales(std::move(of_scales)), code(of_code) {
+    const auto value_of = code == CacheCode::kE4m3 ? from_e4m3 : from_e5m2;
     for (int bits = 0; code != CacheCode::kNone && bits < 256; ++bits)
-      values[bits] = value_of(code, static_cast<std::uint8_t>(bits));
+      values[bits] = value_of(static_cast<std::uint8_t>(bits));
   }
 
   // x [head_dim], of which `scale` is the given one, or null. T: what is stored where there are no codes.
@@ -66,8 +63,8 @@ struct CacheHalf {
     const float own = scale != nullptr ? *scale : row_scale(largest, code);
     *cache_row<float>(scales, block, head, offset) = own;
     std::uint8_t* to = cache_row<std::uint8_t>(rows, block, head, offset);
-    for (const float value : x)
-      *to++ = code == CacheCode::kE4m3 ? to_e4m3(value / own) : to_e5m2(value / own);
+    const auto code_of = code == CacheCode::kE4m3 ? to_e4m3 : to_e5m2;
+    for (const float value : x) *to++ = code_of(value / own);
   }
 
   // Of one position of a sequence, as float32: out [head_dim].

@@ -10,14 +10,20 @@ namespace quire {
 namespace {
 
 // Row-major [out, in] in one piece.
-class PlainWeights : public LinearWeights {
+class PlainWeights : public RowWeights {
  public:
-  PlainWeights(Buffer buffer, DType dtype, std::int64_t out, std::int64_t in)
-      : LinearWeights(out, in, buffer.bytes()),
+  PlainWeights(Buffer buffer, DType dtype, const WeightTensor& rows)
+      : RowWeights(rows.rows(), rows.cols(), buffer.bytes()),
         buffer_(std::move(buffer)),
-        matrix_(buffer_.data(), dtype, {out, in}) {}
+        matrix_(buffer_.data(), dtype, {rows.rows(), rows.cols()}) {
+    rows.read_rows(0, matrix_);
+  }
 
   const Tensor& matrix() const { return matrix_; }
+  void read_row(std::int64_t row, float* out) const override {
+    convert(matrix_.dtype(), matrix_.rows(row, 1).data(), DType::kF32, out,
+            static_cast<std::size_t>(in_features()));
+  }
 
  private:
   Buffer buffer_;
@@ -25,10 +31,10 @@ class PlainWeights : public LinearWeights {
 };
 
 // Codes, and scales and minima of their blocks.
-class CodedWeights : public LinearWeights {
+class CodedWeights : public RowWeights {
  public:
   CodedWeights(Buffer buffer, const QuantizedRows& matrix)
-      : LinearWeights(matrix.rows, matrix.cols, buffer.bytes()),
+      : RowWeights(matrix.rows, matrix.cols, buffer.bytes()),
         buffer_(std::move(buffer)),
         format_(matrix.format),
         values_(code_values(matrix.format)),
@@ -56,7 +62,7 @@ class CodedWeights : public LinearWeights {
     const std::int64_t block = format_.input.in_blocks ? block_cols_ : in_features();
     for (std::int64_t i = 0; i < in_features(); ++i) x[i] = codes[i] * scales[i / block];
   }
-  void read_row(std::int64_t row, float* out) const {
+  void read_row(std::int64_t row, float* out) const override {
     const std::uint8_t* codes = codes_ + row * in_features();
     for (std::int64_t col = 0; col < in_features(); ++col) {
       const std::int64_t block = row * num_blocks_ + col / block_cols_;
@@ -120,10 +126,7 @@ std::unique_ptr<LinearWeights> ReferenceBackend::make_linear(std::span<const Wei
   Buffer buffer = allocate(ReferenceBackend::linear_bytes(parts, dtype), MemoryKind::kDevice);
   if (!parts.front().format.is_plain())
     return std::make_unique<CodedWeights>(std::move(buffer), quantized_rows(parts));
-  const WeightTensorPtr rows = plain_rows(parts);
-  auto weights = std::make_unique<PlainWeights>(std::move(buffer), dtype, rows->rows(), rows->cols());
-  rows->read_rows(0, weights->matrix());
-  return weights;
+  return std::make_unique<PlainWeights>(std::move(buffer), dtype, *plain_rows(parts));
 }
 
 void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -151,21 +154,17 @@ void ReferenceBackend::linear(const Tensor& out, const Tensor& x, const LinearWe
 
 void ReferenceBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                                  std::int64_t first_row, float scale) {
+  const auto& matrix = dynamic_cast<const RowWeights&>(weights);
   const std::int64_t k = weights.in_features();
   for (std::int64_t t = 0; t < ids.dim(0); ++t) {
     const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
     float* values = out.data_as<float>() + t * out.stride(0);
     if (row < 0 || row >= weights.out_features()) {
       std::fill_n(values, k, 0.0F);
-    } else {
-      if (const auto* coded = dynamic_cast<const CodedWeights*>(&weights)) {
-        coded->read_row(row, values);
-      } else {
-        const Tensor& matrix = dynamic_cast<const PlainWeights&>(weights).matrix();
-        convert(matrix.dtype(), matrix.rows(row, 1).data(), DType::kF32, values, static_cast<std::size_t>(k));
-      }
-      for (std::int64_t i = 0; i < k; ++i) values[i] *= scale;
+      continue;
     }
+    matrix.read_row(row, values);
+    for (std::int64_t i = 0; scale != 1.0F && i < k; ++i) values[i] *= scale;
   }
 }
 

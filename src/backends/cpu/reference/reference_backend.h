@@ -6,6 +6,15 @@
 
 namespace quire {
 
+// A matrix whose rows can be looked up.
+class RowWeights : public LinearWeights {
+ public:
+  using LinearWeights::LinearWeights;
+
+  // One row as float32.
+  virtual void read_row(std::int64_t row, float* out) const = 0;
+};
+
 // A CPU without any acceleration: every op is the reference (ops/reference), and here are those that know how
 // weights are packed, as plain. Ops run as they are called.
 class ReferenceBackend : public Backend {

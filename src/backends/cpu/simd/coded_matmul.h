@@ -261,9 +261,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
   const bool wide = job.tokens >= kWideTokens;
   const std::int64_t per_float = layout.word_columns / Codes::kActivations;
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::int64_t first_row = panel * kPanel;
-    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
-    const std::int64_t rows = left < kPanel ? left : kPanel;
+    const std::int64_t first_row = panel * kPanel, rows = panel_width(job.out_features, panel);
     const std::byte* chunk = job.weights + panel * coded_panel_bytes(layout, kPanel, job.padded);
     __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
     for (std::int64_t k = 0; k < job.padded; k += layout.span) {
@@ -371,9 +369,7 @@ struct WordBytes {
 void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
   const CodedLayout& layout = *job.coded;
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::int64_t first_row = panel * kPanel;
-    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
-    const std::int64_t rows = left < kPanel ? left : kPanel;
+    const std::int64_t first_row = panel * kPanel, rows = panel_width(job.out_features, panel);
     const std::byte* const first = job.weights + panel * coded_panel_bytes(layout, kPanel, job.padded);
     const std::byte* chunk = first;
     for (std::int64_t t = 0; t < job.tokens; ++t) {  // what the 128 more will add

@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <ranges>
+#include <span>
 
 #include "base/error.h"
 
 namespace quire {
 namespace {
 
+constexpr std::string_view kNames[] = {"reference", "avx2", "avx512", "avx512_bf16", "amx"};  // by CpuIsa
 constexpr std::array kAllIsas = {CpuIsa::kReference, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16,
                                  CpuIsa::kAmx};
 
@@ -71,27 +73,13 @@ CpuIsa best_isa() {
   return CpuIsa::kReference;
 }
 
-std::string names_of(const std::vector<CpuIsa>& isas) {
+std::string names_of(std::span<const CpuIsa> isas) {
   return join_text(std::views::transform(isas, [](CpuIsa isa) { return to_string(isa); }), ", ");
 }
 
 }  // namespace
 
-std::string_view to_string(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::kReference:
-      return "reference";
-    case CpuIsa::kAvx2:
-      return "avx2";
-    case CpuIsa::kAvx512:
-      return "avx512";
-    case CpuIsa::kAvx512Bf16:
-      return "avx512_bf16";
-    case CpuIsa::kAmx:
-      return "amx";
-  }
-  return "";
-}
+std::string_view to_string(CpuIsa isa) { return kNames[static_cast<std::size_t>(isa)]; }
 
 std::vector<CpuIsa> available_isas() {
   std::vector<CpuIsa> isas;
@@ -102,10 +90,7 @@ std::vector<CpuIsa> available_isas() {
 CpuIsa resolve_isa(std::string_view name) {
   if (name == "auto") return best_isa();
   const auto found = std::ranges::find_if(kAllIsas, [&](CpuIsa isa) { return to_string(isa) == name; });
-  if (found == kAllIsas.end()) {
-    fail("cpu-isa \"{}\" is not known; use auto, {}", name,
-         names_of(std::vector(kAllIsas.begin(), kAllIsas.end())));
-  }
+  if (found == kAllIsas.end()) fail("cpu-isa \"{}\" is not known; use auto, {}", name, names_of(kAllIsas));
   if (!is_available(*found)) {
     fail("cpu-isa {} is not to be had on this machine, which has {}", name, names_of(available_isas()));
   }

@@ -23,6 +23,12 @@ constexpr std::int64_t kPanelStep = 16;
   return (n + step - 1) / step * step;
 }
 
+// Rows that a panel of so many rows in all has room for.
+[[gnu::always_inline]] constexpr std::int64_t panel_width(std::int64_t out_features, std::int64_t panel) {
+  const std::int64_t left = round_up(out_features - panel * kPanel, kPanelStep);
+  return left < kPanel ? left : kPanel;
+}
+
 // Tokens of one pass over the weights; more are taken in several passes.
 constexpr std::int64_t kMaxPassTokens = 512;
 

@@ -220,9 +220,7 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
   constexpr std::int64_t kElement = W::kBytes / W::kDepth;
   float* block = scratch + kMaxPassTokens * kPanel;
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::int64_t first_row = panel * kPanel;
-    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
-    const std::int64_t rows = left < kPanel ? left : kPanel;
+    const std::int64_t first_row = panel * kPanel, rows = panel_width(job.out_features, panel);
     const std::byte* weights = job.weights + first_row * depth * kElement;
     __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
     for (std::int64_t k = 0; k < depth; k += most) {

@@ -424,9 +424,7 @@ void multiply_panels_by_tiles(const LinearJob& job, std::int64_t begin, std::int
   const TileConfig config;
   _tile_loadconfig(&config);
   for (std::int64_t panel = begin; panel < end; ++panel) {
-    const std::int64_t first_row = panel * kPanel;
-    const std::int64_t left = round_up(job.out_features - first_row, kPanelStep);
-    const std::int64_t rows = left < kPanel ? left : kPanel;
+    const std::int64_t first_row = panel * kPanel, rows = panel_width(job.out_features, panel);
     if (job.coded == nullptr) {
       multiply_plain_panel(job, rows, job.weights + first_row * job.padded * 2, scratch);
     } else {

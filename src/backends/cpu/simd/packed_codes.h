@@ -19,8 +19,7 @@ class PackedCodes : public PanelWeights {
   // That the codes' values are all bfloat16.
   DType dtype() const { return dtype_; }
 
-  // One row as float32.
-  void read_row(std::int64_t row, float* out) const;
+  void read_row(std::int64_t row, float* out) const override;
 
  private:
   struct PanelRows;

@@ -35,16 +35,14 @@ void interleave(const T* from, std::int64_t num_rows, std::int64_t in_features, 
 
 }  // namespace
 
-PackedWeights::PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features)
-    : PanelWeights(std::move(buffer), out_features, in_features), dtype_(dtype) {}
+PackedWeights::PackedWeights(Buffer buffer, DType dtype, const WeightTensor& rows, ThreadPool& pool)
+    : PanelWeights(std::move(buffer), rows.rows(), rows.cols()), dtype_(dtype) {
+  pool.run_ranges(num_panels(), [&](std::int64_t begin, std::int64_t end) { pack_panels(rows, begin, end); });
+}
 
 std::size_t PackedWeights::packed_bytes(DType dtype, const MatrixShape& shape) {
   return static_cast<std::size_t>(round_up(shape.rows, kPanelStep) * round_up(shape.cols, 2)) *
          size_of(dtype);
-}
-
-void PackedWeights::pack(const WeightTensor& rows, ThreadPool& pool) {
-  pool.run_ranges(num_panels(), [&](std::int64_t begin, std::int64_t end) { pack_panels(rows, begin, end); });
 }
 
 void PackedWeights::pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end) {

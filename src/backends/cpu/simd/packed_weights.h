@@ -1,28 +1,25 @@
 #pragma once
 
-#include <algorithm>
 #include <utility>
 
+#include "backends/cpu/reference/reference_backend.h"
 #include "backends/cpu/simd/kernels.h"
 #include "base/thread_pool.h"
-#include "ops/ops.h"
 
 namespace quire {
 
 // A matrix in panels of rows, as simd/kernels.h describes them.
-class PanelWeights : public LinearWeights {
+class PanelWeights : public RowWeights {
  public:
   PanelWeights(Buffer buffer, std::int64_t out_features, std::int64_t in_features)
-      : LinearWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)) {}
+      : RowWeights(out_features, in_features, buffer.bytes()), buffer_(std::move(buffer)) {}
 
   const std::byte* data() const { return buffer(); }
   std::int64_t num_panels() const { return simd::round_up(out_features(), simd::kPanel) / simd::kPanel; }
 
  protected:
   std::byte* buffer() const { return static_cast<std::byte*>(buffer_.data()); }
-  std::int64_t panel_width(std::int64_t panel) const {
-    return std::min(simd::kPanel, simd::round_up(out_features() - panel * simd::kPanel, simd::kPanelStep));
-  }
+  std::int64_t panel_width(std::int64_t panel) const { return simd::panel_width(out_features(), panel); }
 
  private:
   Buffer buffer_;
@@ -31,15 +28,14 @@ class PanelWeights : public LinearWeights {
 // One of floats.
 class PackedWeights : public PanelWeights {
  public:
-  PackedWeights(Buffer buffer, DType dtype, std::int64_t out_features, std::int64_t in_features);
   static std::size_t packed_bytes(DType dtype, const MatrixShape& shape);
+
+  // buffer: packed_bytes. Fills it.
+  PackedWeights(Buffer buffer, DType dtype, const WeightTensor& rows, ThreadPool& pool);
 
   DType dtype() const { return dtype_; }
 
-  // Fills the matrix.
-  void pack(const WeightTensor& rows, ThreadPool& pool);
-  // One row as float32.
-  void read_row(std::int64_t row, float* out) const;
+  void read_row(std::int64_t row, float* out) const override;
 
  private:
   void pack_panels(const WeightTensor& rows, std::int64_t begin, std::int64_t end);

@@ -18,9 +18,7 @@ struct SpanPlan final : AttentionPlan {
 };
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// The least work that is worth waking a thread for, some 5 µs: elements of an element-wise op, and
-// multiply-adds of a product.
-constexpr std::int64_t kElementsOfPart = 1 << 14;
+// The multiply-adds of a product that are worth waking a thread for, some 5 µs.
 constexpr std::int64_t kProductsOfPart = 1 << 17;
 
 const simd::Kernels& kernels_of(CpuIsa isa) {
@@ -167,10 +165,7 @@ std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGr
   Buffer buffer = allocate(linear_bytes(parts, dtype), MemoryKind::kDevice);
   if (!parts.front().format.is_plain())
     return std::make_unique<PackedCodes>(std::move(buffer), quantized_rows(parts), pool_);
-  const WeightTensorPtr rows = plain_rows(parts);
-  auto weights = std::make_unique<PackedWeights>(std::move(buffer), dtype, rows->rows(), rows->cols());
-  weights->pack(*rows, pool_);
-  return weights;
+  return std::make_unique<PackedWeights>(std::move(buffer), dtype, *plain_rows(parts), pool_);
 }
 
 void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -188,10 +183,8 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
     job.bias = floats_or_null(bias);
     job.activations = static_cast<float*>(activations_.data());
     if (job.coded != nullptr && job.coded->input.code != InputFormat::Code::kNone)
-      split(tokens, job.in_features, kElementsOfPart,
-            [&](std::int64_t begin, std::int64_t end, int) { kernels_.scale_inputs(job, begin, end); });
-    split((job.padded + job.block - 1) / job.block, job.block * tokens, kElementsOfPart,
-          [&](std::int64_t begin, std::int64_t end, int) { kernels_.prepare_activations(job, begin, end); });
+      run(kernels_.scale_inputs, job, tokens, job.in_features);
+    run(kernels_.prepare_activations, job, (job.padded + job.block - 1) / job.block, job.block * tokens);
     split(simd::round_up(job.out_features, simd::kPanel) / simd::kPanel,
           simd::kPanel * job.in_features * tokens, kProductsOfPart,
           [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -202,27 +195,14 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
 
 void SimdBackend::embedding(const Tensor& out, const LinearWeights& weights, const Tensor& ids,
                             std::int64_t first_row, float scale) {
-  const auto* packed = dynamic_cast<const PackedWeights*>(&weights);
-  const std::int64_t n = weights.in_features();
-  split(ids.dim(0), n, kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const std::int64_t row = ids.data_as<const std::int32_t>()[t] - first_row;
-      float* values = out.data_as<float>() + t * out.stride(0);
-      if (row < 0 || row >= weights.out_features()) {
-        std::fill_n(values, n, 0.0F);
-        continue;
-      }
-      packed != nullptr ? packed->read_row(row, values)
-                        : dynamic_cast<const PackedCodes&>(weights).read_row(row, values);
-      if (scale != 1.0F) std::for_each_n(values, n, [&](float& value) { value *= scale; });
-    }
+  split(ids.dim(0), weights.in_features(), kElementsOfPart, [&](std::int64_t begin, std::int64_t end, int) {
+    ReferenceBackend::embedding(out.rows(begin, end - begin), weights, ids.rows(begin, end - begin),
+                                first_row, scale);
   });
 }
 
 void SimdBackend::norm(const Tensor& out, const Tensor& x, const NormParams& params) {
-  const simd::NormJob job = norm_job(out, x, params);
-  split(x.dim(0), x.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
+  run(kernels_.norm, norm_job(out, x, params), x.dim(0), x.dim(1));
 }
 
 void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
@@ -233,8 +213,7 @@ void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tens
   job.update_stride = x.stride(0);
   job.update_scale = scale;
   job.sum_scale = params.sum_scale;
-  split(x.dim(0), x.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.norm(job, begin, end); });
+  run(kernels_.norm, job, x.dim(0), x.dim(1));
 }
 
 void SimdBackend::causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params,
@@ -299,8 +278,7 @@ void SimdBackend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& inpu
 void SimdBackend::sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add) {
   const simd::GateJob job = {out.data(),  x.data(),       gate.data(), x.dtype(),        out.stride(0),
                              x.stride(0), gate.stride(0), x.dim(1),    gate.dim(1) == 1, add};
-  split(x.dim(0), x.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.sigmoid_gate(job, begin, end); });
+  run(kernels_.sigmoid_gate, job, x.dim(0), x.dim(1));
 }
 
 void SimdBackend::gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate,
@@ -309,26 +287,19 @@ void SimdBackend::gated_norm(const Tensor& out, const Tensor& x, const Tensor& g
   const simd::GatedNormJob job = {
       out.data(),     x.data_as<const float>(),      gate.data(), out.dtype(), out.stride(0), x.stride(0),
       gate.stride(0), floats_or_null(params.weight), heads,       n,           params.eps};
-  split(x.dim(0) * heads, n, kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.gated_norm(job, begin, end); });
+  run(kernels_.gated_norm, job, x.dim(0) * heads, n);
 }
 
 void SimdBackend::activate(const Tensor& out, const Tensor& x, Activation activation) {
-  const simd::ActivationJob job = activation_job(out, x, activation);
-  split(out.dim(0), out.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.activate(job, begin, end); });
+  run(kernels_.activate, activation_job(out, x, activation), out.dim(0), out.dim(1));
 }
 
 void SimdBackend::activate_gate(const Tensor& out, const Tensor& gate_up, Activation activation) {
-  const simd::ActivationJob job = activation_job(out, gate_up, activation);
-  split(out.dim(0), out.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.activate_gate(job, begin, end); });
+  run(kernels_.activate_gate, activation_job(out, gate_up, activation), out.dim(0), out.dim(1));
 }
 
 void SimdBackend::cap(const Tensor& x, float cap) {
-  const simd::CapJob job = {x.data_as<float>(), x.stride(0), x.dim(1), cap};
-  split(x.dim(0), x.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) { kernels_.cap(job, begin, end); });
+  run(kernels_.cap, {x.data_as<float>(), x.stride(0), x.dim(1), cap}, x.dim(0), x.dim(1));
 }
 
 void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "backends/cpu/reference/reference_backend.h"
@@ -51,6 +52,9 @@ class SimdBackend : public ReferenceBackend {
   void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override;
 
  private:
+  // The elements of an element-wise op that are worth waking a thread for, some 5 µs.
+  static constexpr std::int64_t kElementsOfPart = 1 << 14;
+
   // Of a part of a row: its largest logit, and who wins the race there.
   struct Piece {
     simd::Candidate top, winner;
@@ -60,6 +64,13 @@ class SimdBackend : public ReferenceBackend {
   // have less to do than `least`. work: of one of the n.
   template <typename Function>
   void split(std::int64_t n, std::int64_t work, std::int64_t least, const Function& function);
+  // Runs a kernel of an element-wise op on parts of [0, n).
+  template <typename Job>
+  void run(void (*kernel)(const Job&, std::int64_t, std::int64_t), const std::type_identity_t<Job>& job,
+           std::int64_t n, std::int64_t work) {
+    split(n, work, kElementsOfPart,
+          [&](std::int64_t begin, std::int64_t end, int) { kernel(job, begin, end); });
+  }
   void grow(Buffer& buffer, std::size_t bytes);
   float* scratch(int thread) {
     return static_cast<float*>(scratch_.data()) + scratch_floats_ * static_cast<std::size_t>(thread);
