@@ -46,4 +46,10 @@ Tensor Workspace::load(const WeightTensor& vector, float scale, float offset) {
   return upload(values);
 }
 
+Tensor Workspace::load_matrix(const WeightTensor& matrix) {
+  std::vector<float> values(matrix.rows() * matrix.cols());
+  matrix.read_rows(0, Tensor(values.data(), DType::kF32, {matrix.rows(), matrix.cols()}));
+  return Tensor(upload(values).data(), DType::kF32, {matrix.rows(), matrix.cols()}, device_.device());
+}
+
 }  // namespace quire

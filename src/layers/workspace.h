@@ -35,6 +35,9 @@ class Workspace {
   // A vector parameter of a checkpoint in float32: [n], (offset + its values) * scale.
   Tensor load(const WeightTensor& vector, float scale = 1, float offset = 0);
 
+  // A matrix in float32: [rows, cols].
+  Tensor load_matrix(const WeightTensor& matrix);
+
   int max_tokens() const { return max_tokens_; }
   std::size_t bytes() const { return bytes_; }
 
