@@ -143,8 +143,7 @@ WeightTensorPtr take_zero_points(const StoredLinear& linear, const ModuleGroup& 
     return unpacked(linear.take(kZeroPoint, kI8Types, shape, {rows, cols}),
                     Packing::bytes(1 << (module.bits - 1)), rows, cols);
   }
-  Packing packing = Packing::words(module.bits);
-  packing.along_rows = true;
+  const Packing packing = Packing::words(module.bits, /*along_rows=*/true);
   return unpacked(linear.take(kZeroPoint, kI32Types, {packing.num_words(rows), cols}), packing, rows, cols);
 }
 

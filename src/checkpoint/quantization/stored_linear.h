@@ -54,6 +54,8 @@ class StoredLinear {
   // it in dimensions of 1 alone: a scalar, a vector.
   StoredScales take_scales(std::string_view suffix, std::span<const std::string_view> dtypes,
                            MatrixShape block) const;
+  // One for each row and group of columns, stored as [groups, rows] in a float type.
+  StoredScales take_transposed_scales(std::string_view suffix, std::int64_t num_groups) const;
 
   [[noreturn]] void fail_at(std::string_view suffix, std::string_view problem) const;
 
@@ -91,7 +93,7 @@ struct Packing {
   bool along_rows = false;  // a word's codes are of as many rows, and not columns
   std::uint32_t added = 0;  // to each word, before it is taken apart
 
-  static Packing words(int bits);  // of four bytes, the lowest bits first
+  static Packing words(int bits, bool along_rows = false);  // of four bytes, the lowest bits first
   // A code each.
   static Packing bytes(int added) {
     return {.bits = 8, .shifts = {0}, .added = static_cast<std::uint32_t>(added)};
