@@ -165,9 +165,8 @@ class ConfigBuilder {
     if (size != head_dim) set("partial_rotary_factor", static_cast<double>(size) / head_dim);
     if (has_tensor(kFactors)) return read_factors(size);
     if (has_tensor(kLongFactors) || has_tensor(kShortFactors)) return read_long_factors(size);
-    const std::string type = keys()
-                                 .find_string(key("rope.scaling.type"))
-                                 .value_or(has_key("rope.scale_linear") ? "linear" : "none");
+    const std::string type =
+        keys().get_string(key("rope.scaling.type"), has_key("rope.scale_linear") ? "linear" : "none");
     if (type == "none") return;
     if (type != "linear" && type != "yarn")
       fail_at("rope.scaling.type",

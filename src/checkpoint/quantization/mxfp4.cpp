@@ -11,8 +11,7 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kMxfp4Block = 32;
-constexpr std::int64_t kMxfp4BlockBytes = kMxfp4Block / 2;
+constexpr std::int64_t kMxfp4BlockBytes = kMxGroup / 2;
 
 // "PARENT.3.gate_proj": the expert 3 of PARENT.
 struct ExpertName {
@@ -53,15 +52,15 @@ class Mxfp4 final : public QuantizationMethod {
   static WeightGroup take_all(const StoredLinear& linear, const std::string& name, std::int64_t index,
                               std::int64_t rows) {
     const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
-    const std::int64_t num_blocks = ceil_div(linear.cols(), kMxfp4Block);
+    const std::int64_t num_blocks = ceil_div(linear.cols(), kMxGroup);
     const SafetensorsEntry* entry = linear.file().find_entry(blocks_name);
     const std::int64_t num_experts = entry == nullptr || entry->shape.empty() ? 1 : entry->shape[0];
     if (entry != nullptr && index >= num_experts)
       fail("tensor {}: it has {} experts, and expert {} is asked for", in_quotes(blocks_name), num_experts,
            index);
-    if (linear.cols() % kMxfp4Block != 0)
+    if (linear.cols() % kMxGroup != 0)
       fail("tensor {}: {} columns are no whole blocks of {}", in_quotes(blocks_name), linear.cols(),
-           kMxfp4Block);
+           kMxGroup);
     const std::int64_t all_rows = num_experts * rows;
     WeightTensorPtr bytes =
         linear.file().take_stored(blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
@@ -72,7 +71,7 @@ class Mxfp4 final : public QuantizationMethod {
                        "U8");
     WeightTensorPtr codes = unpacked(std::move(bytes), Packing::nibbles(false), all_rows, linear.cols());
     return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, scales.tensor}},
-            e2m1_format(kMxfp4Block, scales.type),
+            e2m1_format(kMxGroup, scales.type),
             all_rows,
             linear.cols()};
   }
@@ -104,8 +103,7 @@ WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
 
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
                         bool is_divisor) {
-  const WeightTensorPtr scalar =
-      linear.take_scales(scale, kF32Types, {LinearFormat::kWhole, LinearFormat::kWhole}).tensor;
+  const WeightTensorPtr scalar = linear.take_scales(scale, kF32Types, kWholeMatrix).tensor;
   group.format.super_cols = LinearFormat::kWhole;
   group.tensors.push_back({WeightPart::kSuperScale, global_scale(scalar, linear.rows(), is_divisor)});
 }

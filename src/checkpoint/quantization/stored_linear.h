@@ -21,6 +21,9 @@ inline constexpr std::string_view kI64Types[] = {"I64"};
 inline constexpr std::string_view kI8Types[] = {"I8"};
 inline constexpr std::string_view kU8Types[] = {"U8"};
 
+// Blocks of which a matrix has one.
+inline constexpr MatrixShape kWholeMatrix = {LinearFormat::kWhole, LinearFormat::kWhole};
+
 // Scales of one element a block, [blocks of rows, blocks of columns].
 struct StoredScales {
   WeightTensorPtr tensor;
