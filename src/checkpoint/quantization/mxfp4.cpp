@@ -30,6 +30,20 @@ ExpertName parse_expert(std::string_view prefix) {
   return name;
 }
 
+// Of bytes of two codes each, the first in the lower half.
+WeightGroup e2m1_group(WeightTensorPtr bytes, const StoredScales& scales, std::int64_t rows,
+                       std::int64_t cols, std::int64_t block_cols) {
+  return {{{WeightPart::kWeight, unpacked(std::move(bytes), Packing::nibbles(false), rows, cols)},
+           {WeightPart::kScale, scales.tensor}},
+          {.code = CodeType::kTable,
+           .bits = 4,
+           .table = kE2m1Table,
+           .block_cols = block_cols,
+           .scale = scales.type},
+          rows,
+          cols};
+}
+
 class Mxfp4 final : public QuantizationMethod {
  public:
   explicit Mxfp4(const ConfigObject& config) : skipped_(config, "modules_to_not_convert") {}
@@ -69,11 +83,7 @@ class Mxfp4 final : public QuantizationMethod {
         checked_scales(linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
                                                  {all_rows, num_blocks}),
                        "U8");
-    WeightTensorPtr codes = unpacked(std::move(bytes), Packing::nibbles(false), all_rows, linear.cols());
-    return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, scales.tensor}},
-            e2m1_format(kMxGroup, scales.type),
-            all_rows,
-            linear.cols()};
+    return e2m1_group(std::move(bytes), scales, all_rows, linear.cols(), kMxGroup);
   }
 
   ModuleList skipped_;
@@ -83,22 +93,13 @@ class Mxfp4 final : public QuantizationMethod {
 
 QuantizationPtr make_mxfp4(const ConfigObject& config) { return std::make_shared<Mxfp4>(config); }
 
-LinearFormat e2m1_format(std::int64_t block_cols, ScaleType scale) {
-  return {.code = CodeType::kTable, .bits = 4, .table = kE2m1Table, .block_cols = block_cols, .scale = scale};
-}
-
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols) {
   if (linear.cols() % 2 != 0)
     linear.fail_at(codes, format_text("{} columns do not fill bytes of two codes", linear.cols()));
   WeightTensorPtr bytes = linear.take(codes, kU8Types, {linear.rows(), linear.cols() / 2});
   const StoredScales scales = linear.take_scales("weight_scale", scale_types, {1, block_cols});
-  return {{{WeightPart::kWeight,
-            unpacked(std::move(bytes), Packing::nibbles(false), linear.rows(), linear.cols())},
-           {WeightPart::kScale, scales.tensor}},
-          e2m1_format(block_cols, scales.type),
-          linear.rows(),
-          linear.cols()};
+  return e2m1_group(std::move(bytes), scales, linear.rows(), linear.cols(), block_cols);
 }
 
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,

@@ -42,7 +42,6 @@ void add_static_input(WeightGroup& group, const StoredLinear& linear, std::strin
 // block_cols columns.
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols);
-LinearFormat e2m1_format(std::int64_t block_cols, ScaleType scale);
 // All scales of the group times PREFIX.SCALE, a scalar, or divided by it.
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
                         bool is_divisor);
