@@ -6,7 +6,6 @@ namespace quire {
 
 void* Workspace::take(std::size_t bytes) {
   buffers_.push_back(device_.allocate(bytes, MemoryKind::kDevice));
-  bytes_ += bytes;
   return buffers_.back().data();
 }
 

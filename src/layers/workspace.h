@@ -39,7 +39,6 @@ class Workspace {
   Tensor load_matrix(const WeightTensor& matrix);
 
   int max_tokens() const { return max_tokens_; }
-  std::size_t bytes() const { return bytes_; }
 
  private:
   void* take(std::size_t bytes);
@@ -47,7 +46,6 @@ class Workspace {
 
   Device& device_;
   int max_tokens_;
-  std::size_t bytes_ = 0;
   std::vector<Buffer> buffers_;
   std::map<std::string, Tensor> activations_;
 };

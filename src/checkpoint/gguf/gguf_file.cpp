@@ -323,10 +323,4 @@ const GgufTensor* GgufModel::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-std::uint64_t GgufModel::bytes() const {
-  std::uint64_t total = 0;
-  for (const auto& item : tensors_) total += item.second.bytes;
-  return total;
-}
-
 }  // namespace quire
