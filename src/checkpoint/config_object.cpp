@@ -21,12 +21,6 @@ std::string describe_range(DoubleRange range) {
                  : format_text("a number not below {}", range.min);
 }
 
-template <typename T>
-T required(std::optional<T> value, auto&& fail_absent) {
-  if (!value) fail_absent();
-  return *std::move(value);
-}
-
 }  // namespace
 
 ConfigObject::ConfigObject(std::string_view text, std::string where)
@@ -174,15 +168,18 @@ std::vector<std::int32_t> ConfigObject::get_token_ids(const ConfigKey& key) cons
 }
 
 int ConfigObject::require_int(const ConfigKey& key, IntRange range) const {
-  return required(find_int(key, range), [&] { fail_absent(key); });
+  if (const auto value = find_int(key, range)) return *value;
+  fail_absent(key);
 }
 
 double ConfigObject::require_double(const ConfigKey& key, DoubleRange range) const {
-  return required(find_double(key, range), [&] { fail_absent(key); });
+  if (const auto value = find_double(key, range)) return *value;
+  fail_absent(key);
 }
 
 std::string ConfigObject::require_string(const ConfigKey& key) const {
-  return required(find_string(key), [&] { fail_absent(key); });
+  if (auto value = find_string(key)) return *std::move(value);
+  fail_absent(key);
 }
 
 }  // namespace quire

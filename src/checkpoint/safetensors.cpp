@@ -1,7 +1,6 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
@@ -168,16 +167,14 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
 }
 
 std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
-  std::array<unsigned char, kLengthBytes> length{};
   if (file_bytes < kLengthBytes) {
     fail("{}: {} bytes, too short for a safetensors file", path(), file_bytes);
   }
-  file_.read(0, std::as_writable_bytes(std::span(length)), "header");
-  std::uint64_t header_bytes = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) header_bytes = header_bytes << 8 | length[i];
+  std::uint64_t header_bytes = 0;  // little-endian, as this machine is
+  file_.read(0, std::as_writable_bytes(std::span(&header_bytes, 1)), "header");
   // A header's length may begin with the same bytes.
   if (header_bytes > file_bytes - kLengthBytes &&
-      looks_like_pickle({reinterpret_cast<const char*>(length.data()), length.size()})) {
+      looks_like_pickle({reinterpret_cast<const char*>(&header_bytes), kLengthBytes})) {
     fail("{}: a pickled PyTorch file; only safetensors is read", path());
   }
   if (header_bytes > kMaxHeaderBytes) {

@@ -32,8 +32,7 @@ std::vector<ColumnShard> delta_net_shards(const Communicator& comm, const std::s
 }
 
 // The convolution of this rank's q, k and v, f32 [width, channels].
-Tensor load_conv(const LoadContext& context, const std::string& name, const DeltaNetOptions& options,
-                 std::int64_t channels) {
+Tensor load_conv(const LoadContext& context, const std::string& name, const DeltaNetOptions& options) {
   const std::int64_t keys = keys_of(options), values = values_of(options);
   const WeightTensorPtr all = context.weights.take(name, {2 * keys + values, options.conv_width});
   std::vector<WeightTensorPtr> parts;
@@ -41,11 +40,7 @@ Tensor load_conv(const LoadContext& context, const std::string& name, const Delt
     const ColumnShard shard = even_shard(name, size, context.comm);
     parts.push_back(slice_rows(all, begin + shard.begin, shard.count));
   }
-  std::vector<float> weights(options.conv_width * channels);
-  transpose(stack_rows(std::move(parts)))
-      ->read_rows(0, Tensor(weights.data(), DType::kF32, {options.conv_width, channels}));
-  const Tensor near = context.workspace.upload(weights);
-  return Tensor(near.data(), DType::kF32, {options.conv_width, channels}, near.device());
+  return context.workspace.load_matrix(*transpose(stack_rows(std::move(parts))));
 }
 
 }  // namespace
@@ -68,7 +63,7 @@ GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& pref
   const DeltaRuleShape shape = {net_.rule.num_key_heads, heads, options.key_dim, options.value_dim};
   net_.rule.workspace =
       workspace.scratch("delta_rule", backend_.delta_rule_workspace_bytes(shape, context.dtype));
-  net_.conv = {load_conv(context, prefix + ".conv1d.weight", options, channels), {}, Activation::kSilu};
+  net_.conv = {load_conv(context, prefix + ".conv1d.weight", options), {}, Activation::kSilu};
   net_.norm = {workspace.load(*context.weights.take(prefix + ".norm.weight", {options.value_dim})),
                {},
                options.norm_eps};

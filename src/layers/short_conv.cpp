@@ -23,12 +23,9 @@ ConvParams load_short_conv(const LoadContext& context, const std::string& prefix
                            const ShortConvOptions& options) {
   const ColumnShard channels = even_shard(prefix, options.hidden_size, context.comm);
   const WeightTensorPtr all = context.weights.take(prefix + ".weight", {options.hidden_size, options.width});
-  std::vector<float> weights(options.width * channels.count);
-  transpose(slice_rows(all, channels.begin, channels.count))
-      ->read_rows(0, Tensor(weights.data(), DType::kF32, {options.width, channels.count}));
-  const Tensor near = context.workspace.upload(weights);
   ConvParams params = {
-      .weight = Tensor(near.data(), DType::kF32, {options.width, channels.count}, near.device()), .bias = {}};
+      .weight = context.workspace.load_matrix(*transpose(slice_rows(all, channels.begin, channels.count))),
+      .bias = {}};
   if (options.bias) {
     const WeightTensorPtr bias = context.weights.take(prefix + ".bias", {options.hidden_size});
     params.bias = context.workspace.load(*slice_cols(bias, channels.begin, channels.count));

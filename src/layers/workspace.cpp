@@ -6,7 +6,6 @@ namespace quire {
 
 void* Workspace::take(std::size_t bytes) {
   buffers_.push_back(device_.allocate(bytes, MemoryKind::kDevice));
-  bytes_ += bytes;
   return buffers_.back().data();
 }
 
@@ -44,6 +43,12 @@ Tensor Workspace::load(const WeightTensor& vector, float scale, float offset) {
   vector.read_rows(0, Tensor(values.data(), DType::kF32, {1, vector.cols()}));
   for (float& value : values) value = (value + offset) * scale;
   return upload(values);
+}
+
+Tensor Workspace::load_matrix(const WeightTensor& matrix) {
+  std::vector<float> values(matrix.rows() * matrix.cols());
+  matrix.read_rows(0, Tensor(values.data(), DType::kF32, {matrix.rows(), matrix.cols()}));
+  return Tensor(upload(values).data(), DType::kF32, {matrix.rows(), matrix.cols()}, device_.device());
 }
 
 }  // namespace quire

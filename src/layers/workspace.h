@@ -35,8 +35,10 @@ class Workspace {
   // A vector parameter of a checkpoint in float32: [n], (offset + its values) * scale.
   Tensor load(const WeightTensor& vector, float scale = 1, float offset = 0);
 
+  // A matrix in float32: [rows, cols].
+  Tensor load_matrix(const WeightTensor& matrix);
+
   int max_tokens() const { return max_tokens_; }
-  std::size_t bytes() const { return bytes_; }
 
  private:
   void* take(std::size_t bytes);
@@ -44,7 +46,6 @@ class Workspace {
 
   Device& device_;
   int max_tokens_;
-  std::size_t bytes_ = 0;
   std::vector<Buffer> buffers_;
   std::map<std::string, Tensor> activations_;
 };

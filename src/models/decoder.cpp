@@ -16,14 +16,9 @@ constexpr char kHead[] = "lm_head";
 std::variant<Mlp, Experts> make_mlp(const LoadContext& context, int layer, const std::string& prefix,
                                     const DecoderConfig& config) {
   const auto& dense = config.dense_layers;
-  if (config.experts && std::ranges::find(dense, layer) == dense.end()) {
-    ExpertOptions options = *config.experts;
-    options.hidden_size = config.hidden_size;
-    return Experts(context, prefix, options);
-  }
-  MlpOptions options = config.mlp;
-  options.hidden_size = config.hidden_size;
-  return Mlp(context, prefix, options);
+  if (config.experts && std::ranges::find(dense, layer) == dense.end())
+    return Experts(context, prefix, *config.experts);
+  return Mlp(context, prefix, config.mlp);
 }
 
 std::variant<Attention, GatedDeltaNet, ShortConv> make_mixer(const LoadContext& context, int layer,
@@ -31,24 +26,22 @@ std::variant<Attention, GatedDeltaNet, ShortConv> make_mixer(const LoadContext& 
                                                              const DecoderConfig& config,
                                                              const AttentionOptions& attention) {
   const auto i = static_cast<std::size_t>(layer);
-  if (config.delta_net && config.delta_layers[i]) {
-    DeltaNetOptions options = *config.delta_net;
-    options.hidden_size = config.hidden_size;
-    return GatedDeltaNet(context, prefix + "linear_attn", options);
-  }
-  if (config.conv && config.conv_layers[i]) {
-    ShortConvOptions options = *config.conv;
-    options.hidden_size = config.hidden_size;
-    return ShortConv(context, prefix + "conv", options);
-  }
+  if (config.delta_net && config.delta_layers[i])
+    return GatedDeltaNet(context, prefix + "linear_attn", *config.delta_net);
+  if (config.conv && config.conv_layers[i]) return ShortConv(context, prefix + "conv", *config.conv);
   return Attention(context, prefix + "self_attn", attention);
 }
 
+// With the hidden size in the options of each layer's parts.
 DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
   DecoderConfig config = read(model);
   if (config.experts && config.experts->activation == Activation::kSilu &&
       config.mlp.activation != Activation::kSilu)
     model.fail_at("hidden_act", "is no \"silu\", the only activation of routed experts that is supported");
+  config.mlp.hidden_size = config.hidden_size;
+  if (config.experts) config.experts->hidden_size = config.hidden_size;
+  if (config.delta_net) config.delta_net->hidden_size = config.hidden_size;
+  if (config.conv) config.conv->hidden_size = config.hidden_size;
   return config;
 }
 

@@ -33,7 +33,8 @@ enum class BlockNorms : std::uint8_t {
   kShared   // one before both (input_layernorm), which stand side by side
 };
 
-// What the families differ in that add attention and an MLP to a residual stream.
+// What the families differ in that add attention and an MLP to a residual stream. A family leaves out the
+// hidden size of the parts of a layer, which DecoderRegistration adds.
 struct DecoderConfig {
   int vocab_size = 0;
   int hidden_size = 0;
@@ -48,16 +49,16 @@ struct DecoderConfig {
   float logits_cap = 0;  // over 0: logits are cap * tanh(logit / cap)
 
   BlockNorms norms = BlockNorms::kBefore;
-  NormOptions norm;                          // of every norm; update_scale is that of what a block adds
-  LayerAttention attention;                  // of every layer
-  std::vector<LayerAttention> layers;        // where layers differ: instead, of each
-  std::optional<DeltaNetOptions> delta_net;  // all but the hidden size
-  std::vector<bool> delta_layers;            // those that have it in place of attention; or none
-  std::optional<ShortConvOptions> conv;      // likewise
-  std::vector<bool> conv_layers;             // likewise
-  MlpOptions mlp;                            // all but the hidden size
-  std::optional<ExpertOptions> experts;      // in place of the MLP, all but the hidden size
-  std::vector<int> dense_layers;             // layers that have the MLP nevertheless
+  NormOptions norm;                    // of every norm; update_scale is that of what a block adds
+  LayerAttention attention;            // of every layer
+  std::vector<LayerAttention> layers;  // where layers differ: instead, of each
+  std::optional<DeltaNetOptions> delta_net;
+  std::vector<bool> delta_layers;  // those that have it in place of attention; or none
+  std::optional<ShortConvOptions> conv;
+  std::vector<bool> conv_layers;  // likewise
+  MlpOptions mlp;
+  std::optional<ExpertOptions> experts;  // in place of the MLP
+  std::vector<int> dense_layers;         // layers that have the MLP nevertheless
 };
 
 // One of their models. Layers ask for tensors by the names of Llama's checkpoints, such as

@@ -164,10 +164,8 @@ class FileWeights final : public RenamedWeights {
   }
   const FusedPart* find(std::string_view prefix) const {
     const std::string_view last = prefix.substr(prefix.rfind('.') + 1);
-    for (const FusedPart& part : parts_) {
-      if (part.part == last) return &part;
-    }
-    return nullptr;
+    const auto found = std::ranges::find(parts_, last, &FusedPart::part);
+    return found == parts_.end() ? nullptr : &*found;
   }
 
   // A tensor or a group of them.

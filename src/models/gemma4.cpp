@@ -74,7 +74,6 @@ DecoderConfig read_gemma4(const ModelConfig& config) {
                                                    .rotary_of = "full_attention"});
   decoder.embedding_scale = std::sqrt(static_cast<float>(decoder.hidden_size));
   decoder.logits_cap = config.get_float("final_logit_softcapping", 0, kNonNegative);
-  decoder.mlp.hidden_size = decoder.hidden_size;
   decoder.attention.scale = 1;
   decoder.attention.qk_norm = QkNorm::kHead;
   decoder.attention.value_norm = true;
@@ -89,8 +88,7 @@ DecoderConfig read_gemma4(const ModelConfig& config) {
   if (config.get_bool("enable_moe_block", false)) {
     const int num_experts = config.require_int("num_experts", kExpertCount);
     decoder.mlp.wide_result = true;
-    decoder.experts = {.hidden_size = decoder.hidden_size,
-                       .intermediate_size = config.require_int("moe_intermediate_size", kWidth),
+    decoder.experts = {.intermediate_size = config.require_int("moe_intermediate_size", kWidth),
                        .num_experts = num_experts,
                        .top_k = config.require_int("top_k_experts", {.max = num_experts}),
                        .scaled = true,

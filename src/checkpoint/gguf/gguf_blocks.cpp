@@ -154,20 +154,19 @@ BlockFormat simple(GgufType type, int bits, int code_offset, DecodeBlock codes, 
   return result;
 }
 
-// Super-blocks of 256 with scales that are integers.
-BlockFormat super_block(GgufType type, int bits, int block_cols, ScaleType scale, DecodeBlock codes,
-                        DecodeBlock scales) {
-  return {
-      type,
-      {.code = CodeType::kInt, .bits = bits, .block_cols = block_cols, .scale = scale, .super_cols = kSuper},
-      {{WeightPart::kWeight, DType::kU8, kSuper, codes},
-       {WeightPart::kScale, dtype_of(scale), kSuper / block_cols, scales}}};
-}
-
-BlockFormat with_super_scale(BlockFormat block, int code_offset, DecodeBlock scale) {
-  block.format.code_offset = code_offset;
-  block.parts.push_back({WeightPart::kSuperScale, DType::kF32, 1, scale});
-  return block;
+// Super-blocks of 256 with scales that are integers, and an f32 scale of these.
+BlockFormat super_block(GgufType type, int bits, int code_offset, int block_cols, ScaleType scale,
+                        DecodeBlock codes, DecodeBlock scales, DecodeBlock super_scale) {
+  return {type,
+          {.code = CodeType::kInt,
+           .bits = bits,
+           .code_offset = code_offset,
+           .block_cols = block_cols,
+           .scale = scale,
+           .super_cols = kSuper},
+          {{WeightPart::kWeight, DType::kU8, kSuper, codes},
+           {WeightPart::kScale, dtype_of(scale), kSuper / block_cols, scales},
+           {WeightPart::kSuperScale, DType::kF32, 1, super_scale}}};
 }
 
 BlockFormat with_minima(BlockFormat block, DecodeBlock minima, DecodeBlock super_minimum) {
@@ -201,26 +200,21 @@ const BlockFormat& format_of(GgufType type) {
       simple(kQ5_1, 5, 0, five_bits_of_32<4>, true),
       with_table(simple(kIq4Nl, 4, 0, nibbles_of_32<2>), kIq4Table),
       mxfp4(),
-      with_minima(with_super_scale(super_block(kQ2_K, 2, 16, ScaleType::kU8, each<kSuper, q2_k_code>,
-                                               each<16, q2_k_scale>),
-                                   0, float_of_half_at<80>),
+      with_minima(super_block(kQ2_K, 2, 0, 16, ScaleType::kU8, each<kSuper, q2_k_code>, each<16, q2_k_scale>,
+                              float_of_half_at<80>),
                   each<16, q2_k_minimum>, float_of_half_at<82>),
-      with_super_scale(
-          super_block(kQ3_K, 3, 16, ScaleType::kI8, each<kSuper, q3_k_code>, each<16, q3_k_scale>), 4,
-          float_of_half_at<108>),
-      with_minima(with_super_scale(super_block(kQ4_K, 4, 32, ScaleType::kU8, each<kSuper, nibble_of_256<16>>,
-                                               each<8, k_scale>),
-                                   0, float_of_half_at<0>),
+      super_block(kQ3_K, 3, 4, 16, ScaleType::kI8, each<kSuper, q3_k_code>, each<16, q3_k_scale>,
+                  float_of_half_at<108>),
+      with_minima(super_block(kQ4_K, 4, 0, 32, ScaleType::kU8, each<kSuper, nibble_of_256<16>>,
+                              each<8, k_scale>, float_of_half_at<0>),
                   each<8, k_minimum>, float_of_half_at<2>),
-      with_minima(with_super_scale(
-                      super_block(kQ5_K, 5, 32, ScaleType::kU8, each<kSuper, q5_k_code>, each<8, k_scale>), 0,
-                      float_of_half_at<0>),
+      with_minima(super_block(kQ5_K, 5, 0, 32, ScaleType::kU8, each<kSuper, q5_k_code>, each<8, k_scale>,
+                              float_of_half_at<0>),
                   each<8, k_minimum>, float_of_half_at<2>),
-      with_super_scale(super_block(kQ6_K, 6, 16, ScaleType::kI8, each<kSuper, q6_k_code>, q6_k_scales), 32,
-                       float_of_half_at<208>),
-      with_table(with_super_scale(super_block(kIq4Xs, 4, 32, ScaleType::kI8, each<kSuper, iq4_xs_code>,
-                                              each<8, iq4_xs_scale>),
-                                  0, float_of_half_at<0>),
+      super_block(kQ6_K, 6, 32, 16, ScaleType::kI8, each<kSuper, q6_k_code>, q6_k_scales,
+                  float_of_half_at<208>),
+      with_table(super_block(kIq4Xs, 4, 0, 32, ScaleType::kI8, each<kSuper, iq4_xs_code>,
+                             each<8, iq4_xs_scale>, float_of_half_at<0>),
                  kIq4Table),
   };
   const auto found = std::ranges::find(formats, type, &BlockFormat::type);

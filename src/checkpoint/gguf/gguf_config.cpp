@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::string_view kFactors = "rope_freqs.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
-constexpr IntRange kExperts{.min = 1, .max = 1 << 12};
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 
 // Makes the configuration of one file.
@@ -99,8 +98,8 @@ class ConfigBuilder {
   }
   // count, used: what the configuration calls how many there are, and how many a token takes.
   void read_experts(std::string_view count, std::string_view used) {
-    require_int(count, "expert_count", kExperts);
-    require_int(used, "expert_used_count", kExperts);
+    require_int(count, "expert_count", kExpertCount);
+    require_int(used, "expert_used_count", kExpertCount);
     require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
   }
   void refuse_experts() const {
@@ -166,9 +165,8 @@ class ConfigBuilder {
     if (size != head_dim) set("partial_rotary_factor", static_cast<double>(size) / head_dim);
     if (has_tensor(kFactors)) return read_factors(size);
     if (has_tensor(kLongFactors) || has_tensor(kShortFactors)) return read_long_factors(size);
-    const std::string type = keys()
-                                 .find_string(key("rope.scaling.type"))
-                                 .value_or(has_key("rope.scale_linear") ? "linear" : "none");
+    const std::string type =
+        keys().get_string(key("rope.scaling.type"), has_key("rope.scale_linear") ? "linear" : "none");
     if (type == "none") return;
     if (type != "linear" && type != "yarn")
       fail_at("rope.scaling.type",
@@ -260,8 +258,8 @@ class ConfigBuilder {
 // Llama and Mistral, and Mixtral.
 void read_llama(ConfigBuilder& builder) {
   if (!builder.is_mixture()) return;
-  builder.require_int("num_local_experts", "expert_count", kExperts);
-  builder.require_int("num_experts_per_tok", "expert_used_count", kExperts);
+  builder.require_int("num_local_experts", "expert_count", kExpertCount);
+  builder.require_int("num_experts_per_tok", "expert_used_count", kExpertCount);
   builder.set_family("MixtralForCausalLM");
 }
 
@@ -297,8 +295,8 @@ void read_qwen3_5(ConfigBuilder& builder) {
 }
 
 void read_gpt_oss(ConfigBuilder& builder) {
-  builder.require_int("num_local_experts", "expert_count", kExperts);
-  builder.require_int("num_experts_per_tok", "expert_used_count", kExperts);
+  builder.require_int("num_local_experts", "expert_count", kExpertCount);
+  builder.require_int("num_experts_per_tok", "expert_used_count", kExpertCount);
   builder.require_int("sliding_window", "attention.sliding_window", kPositions);
   builder.keep_yarn_ends();
 }

@@ -18,7 +18,7 @@ constexpr std::uint64_t kMaxNameBytes = 4096;  // of a key or a tensor
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 23;  // of an array; a vocabulary has 2^22 at most
 constexpr std::uint64_t kMaxTensorDims = 4;
-constexpr std::uint64_t kDefaultAlignment = 32;
+constexpr int kDefaultAlignment = 32;
 
 struct TypeEntry {
   GgufType type;
@@ -43,8 +43,7 @@ constexpr std::pair<std::uint32_t, std::string_view> kOtherTypes[] = {
     {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {40, "NVFP4"}};
 
 GgufType type_of(std::uint32_t id, const std::string& where) {
-  const auto* const found = std::ranges::find_if(
-      kTypes, [&](const TypeEntry& entry) { return static_cast<std::uint32_t>(entry.type) == id; });
+  const auto* const found = std::ranges::find(kTypes, static_cast<GgufType>(id), &TypeEntry::type);
   if (found != std::end(kTypes)) return found->type;
   const auto* const other =
       std::ranges::find_if(kOtherTypes, [&](const auto& entry) { return entry.first == id; });
@@ -98,9 +97,8 @@ class GgufHeader {
     for (std::uint64_t i = 0; i < num_keys_; ++i) read_key();
     keys_.emplace(std::make_shared<const Json>(std::move(values_)), file_->path());
     for (std::uint64_t i = 0; i < num_tensors_; ++i) read_tensor();
-    std::uint64_t alignment = kDefaultAlignment;
-    if (const auto value = keys_->find_int("general.alignment", {.min = 1, .max = 1 << 20}))
-      alignment = static_cast<std::uint64_t>(*value);
+    const auto alignment = static_cast<std::uint64_t>(
+        keys_->find_int("general.alignment", {.min = 1, .max = 1 << 20}).value_or(kDefaultAlignment));
     if ((alignment & (alignment - 1)) != 0)
       keys_->fail_at("general.alignment", format_text("is {}; it must be a power of two", alignment));
     const std::uint64_t data = (position_ + alignment - 1) / alignment * alignment;
@@ -323,12 +321,6 @@ void GgufModel::open_part(const std::filesystem::path& path, int index, int coun
 const GgufTensor* GgufModel::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;
-}
-
-std::uint64_t GgufModel::bytes() const {
-  std::uint64_t total = 0;
-  for (const auto& item : tensors_) total += item.second.bytes;
-  return total;
 }
 
 }  // namespace quire

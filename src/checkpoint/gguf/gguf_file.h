@@ -78,7 +78,6 @@ class GgufModel {
   const GgufKeys& keys() const { return *keys_; }
   const Tensors& tensors() const { return tensors_; }
   const GgufTensor* find(std::string_view name) const;  // null: absent
-  std::uint64_t bytes() const;                          // of all tensors
 
  private:
   void open_part(const std::filesystem::path& path, int index, int count);

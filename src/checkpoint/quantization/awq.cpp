@@ -38,8 +38,7 @@ class Awq final : public QuantizationMethod {
     if (rows % std::ssize(kAwqPacking.shifts) != 0)
       linear.fail_at("qweight", format_text("{} outputs do not fill words of eight codes", rows));
     WeightTensorPtr codes = codes_of("qweight", cols), zeros = codes_of("qzeros", num_groups);
-    const StoredScales scales = checked_scales(
-        transpose(linear.take("scales", kFloatTypes, {num_groups, rows})), linear.find("scales")->dtype_name);
+    const StoredScales scales = linear.take_transposed_scales("scales", num_groups);
     return {{{WeightPart::kWeight, std::move(codes)},
              {WeightPart::kScale, scales.tensor},
              {WeightPart::kOffset, std::move(zeros)}},

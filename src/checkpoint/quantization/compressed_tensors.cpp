@@ -18,8 +18,6 @@ constexpr std::string_view kClassOfAll = "Linear";
 constexpr std::string_view kPacked = "weight_packed";
 constexpr std::string_view kZeroPoint = "weight_zero_point";
 constexpr std::string_view kGroupIndex = "weight_g_idx";
-constexpr std::int64_t kNvfp4Group = 16;
-constexpr std::int64_t kMxGroup = 32;
 
 // One of config_groups.
 struct ModuleGroup {
@@ -27,7 +25,7 @@ struct ModuleGroup {
   int bits = 8;
   bool is_symmetric = true;
   bool is_ordered = false;  // "actorder" in groups
-  MatrixShape block = {LinearFormat::kWhole, LinearFormat::kWhole};
+  MatrixShape block = kWholeMatrix;
   InputFormat input;
   bool has_static_input = false;  // by input_scale, in the file
   ModuleList targets;
@@ -37,7 +35,7 @@ struct ModuleGroup {
 MatrixShape read_block(const ConfigObject& weights) {
   constexpr IntRange kSizes{.min = 1, .max = 1 << 20};
   const std::string strategy = weights.get_string("strategy", "tensor");
-  if (strategy == "tensor") return {LinearFormat::kWhole, LinearFormat::kWhole};
+  if (strategy == "tensor") return kWholeMatrix;
   if (strategy == "channel") return {1, LinearFormat::kWhole};
   if (strategy == "group" || strategy == "tensor_group")
     return {1, weights.require_int("group_size", kSizes)};
@@ -143,8 +141,7 @@ WeightTensorPtr take_zero_points(const StoredLinear& linear, const ModuleGroup& 
     return unpacked(linear.take(kZeroPoint, kI8Types, shape, {rows, cols}),
                     Packing::bytes(1 << (module.bits - 1)), rows, cols);
   }
-  Packing packing = Packing::words(module.bits);
-  packing.along_rows = true;
+  const Packing packing = Packing::words(module.bits, /*along_rows=*/true);
   return unpacked(linear.take(kZeroPoint, kI32Types, {packing.num_words(rows), cols}), packing, rows, cols);
 }
 

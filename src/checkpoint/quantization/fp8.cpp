@@ -43,7 +43,7 @@ class Fp8 final : public QuantizationMethod {
  private:
   ModuleList skipped_;
   bool is_static_ = false;
-  MatrixShape block_ = {LinearFormat::kWhole, LinearFormat::kWhole};
+  MatrixShape block_ = kWholeMatrix;
 };
 
 }  // namespace
@@ -67,8 +67,7 @@ WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
 void add_static_input(WeightGroup& group, const StoredLinear& linear, std::string_view scale) {
   group.format.input = {.code = InputFormat::Code::kE4m3};
   group.tensors.push_back(
-      {WeightPart::kInputScale,
-       linear.take_scales(scale, kFloatTypes, {LinearFormat::kWhole, LinearFormat::kWhole}).tensor});
+      {WeightPart::kInputScale, linear.take_scales(scale, kFloatTypes, kWholeMatrix).tensor});
 }
 
 }  // namespace quire

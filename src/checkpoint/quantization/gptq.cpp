@@ -90,17 +90,14 @@ class Gptq final : public QuantizationMethod {
  private:
   void add_scales(WeightGroup& group, const StoredLinear& linear, const GptqScheme& scheme,
                   std::int64_t num_groups) const {
-    Packing packing = Packing::words(scheme.bits);
-    packing.along_rows = true;
+    Packing packing = Packing::words(scheme.bits, /*along_rows=*/true);
     // One for each code of a word: all of them were stored less one, as one number.
     if (is_v1_)
       for (const std::uint8_t shift : packing.shifts) packing.added |= 1U << shift;
     WeightTensorPtr zeros =
         unpacked(transpose(linear.take("qzeros", kI32Types, {num_groups, packing.num_words(group.rows)})),
                  packing, group.rows, num_groups);
-    auto [scales, type] =
-        checked_scales(transpose(linear.take("scales", kFloatTypes, {num_groups, group.rows})),
-                       linear.find("scales")->dtype_name);
+    auto [scales, type] = linear.take_transposed_scales("scales", num_groups);
     group.format.scale = type;
     if (scheme.is_symmetric) {
       group.format.code_offset = 1 << (scheme.bits - 1);

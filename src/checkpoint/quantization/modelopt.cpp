@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::string_view kAlgorithms[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4",
                                             "MIXED_PRECISION"};
-constexpr std::int64_t kNvfp4Block = 16;
 constexpr std::int64_t kFp8Block = 128;
 
 void check_algorithm(const ConfigObject& config) {
@@ -39,7 +38,7 @@ class ModelOpt final : public QuantizationMethod {
     if (linear.has("pre_quant_scale"))
       linear.fail_at("pre_quant_scale", "scales of inputs (AWQ) are not supported");
     if (!linear.has("weight", kU8Types)) return take_fp8(linear);
-    WeightGroup group = take_e2m1(linear, "weight", kE4m3Types, kNvfp4Block);
+    WeightGroup group = take_e2m1(linear, "weight", kE4m3Types, kNvfp4Group);
     multiply_by_global(group, linear, "weight_scale_2", false);
     return group;
   }
@@ -47,7 +46,7 @@ class ModelOpt final : public QuantizationMethod {
  private:
   static WeightGroup take_fp8(const StoredLinear& linear) {
     const SafetensorsEntry* scale = linear.find("weight_scale");
-    MatrixShape block = {LinearFormat::kWhole, LinearFormat::kWhole};
+    MatrixShape block = kWholeMatrix;
     if (scale != nullptr && scale->shape.size() == 1 && scale->shape[0] == linear.rows()) {
       block.rows = 1;
     } else if (scale != nullptr && scale->shape.size() >= 2) {

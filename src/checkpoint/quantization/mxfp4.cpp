@@ -11,8 +11,7 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kMxfp4Block = 32;
-constexpr std::int64_t kMxfp4BlockBytes = kMxfp4Block / 2;
+constexpr std::int64_t kMxfp4BlockBytes = kMxGroup / 2;
 
 // "PARENT.3.gate_proj": the expert 3 of PARENT.
 struct ExpertName {
@@ -29,6 +28,20 @@ ExpertName parse_expert(std::string_view prefix) {
   const auto [stop, error] = std::from_chars(prefix.data() + number + 1, end, name.index);
   if (error != std::errc() || stop != end || name.index < 0) return {};
   return name;
+}
+
+// Of bytes of two codes each, the first in the lower half.
+WeightGroup e2m1_group(WeightTensorPtr bytes, const StoredScales& scales, std::int64_t rows,
+                       std::int64_t cols, std::int64_t block_cols) {
+  return {{{WeightPart::kWeight, unpacked(std::move(bytes), Packing::nibbles(false), rows, cols)},
+           {WeightPart::kScale, scales.tensor}},
+          {.code = CodeType::kTable,
+           .bits = 4,
+           .table = kE2m1Table,
+           .block_cols = block_cols,
+           .scale = scales.type},
+          rows,
+          cols};
 }
 
 class Mxfp4 final : public QuantizationMethod {
@@ -53,15 +66,15 @@ class Mxfp4 final : public QuantizationMethod {
   static WeightGroup take_all(const StoredLinear& linear, const std::string& name, std::int64_t index,
                               std::int64_t rows) {
     const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
-    const std::int64_t num_blocks = ceil_div(linear.cols(), kMxfp4Block);
+    const std::int64_t num_blocks = ceil_div(linear.cols(), kMxGroup);
     const SafetensorsEntry* entry = linear.file().find_entry(blocks_name);
     const std::int64_t num_experts = entry == nullptr || entry->shape.empty() ? 1 : entry->shape[0];
     if (entry != nullptr && index >= num_experts)
       fail("tensor {}: it has {} experts, and expert {} is asked for", in_quotes(blocks_name), num_experts,
            index);
-    if (linear.cols() % kMxfp4Block != 0)
+    if (linear.cols() % kMxGroup != 0)
       fail("tensor {}: {} columns are no whole blocks of {}", in_quotes(blocks_name), linear.cols(),
-           kMxfp4Block);
+           kMxGroup);
     const std::int64_t all_rows = num_experts * rows;
     WeightTensorPtr bytes =
         linear.file().take_stored(blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
@@ -70,11 +83,7 @@ class Mxfp4 final : public QuantizationMethod {
         checked_scales(linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
                                                  {all_rows, num_blocks}),
                        "U8");
-    WeightTensorPtr codes = unpacked(std::move(bytes), Packing::nibbles(false), all_rows, linear.cols());
-    return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, scales.tensor}},
-            e2m1_format(kMxfp4Block, scales.type),
-            all_rows,
-            linear.cols()};
+    return e2m1_group(std::move(bytes), scales, all_rows, linear.cols(), kMxGroup);
   }
 
   ModuleList skipped_;
@@ -84,28 +93,18 @@ class Mxfp4 final : public QuantizationMethod {
 
 QuantizationPtr make_mxfp4(const ConfigObject& config) { return std::make_shared<Mxfp4>(config); }
 
-LinearFormat e2m1_format(std::int64_t block_cols, ScaleType scale) {
-  return {.code = CodeType::kTable, .bits = 4, .table = kE2m1Table, .block_cols = block_cols, .scale = scale};
-}
-
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols) {
   if (linear.cols() % 2 != 0)
     linear.fail_at(codes, format_text("{} columns do not fill bytes of two codes", linear.cols()));
   WeightTensorPtr bytes = linear.take(codes, kU8Types, {linear.rows(), linear.cols() / 2});
   const StoredScales scales = linear.take_scales("weight_scale", scale_types, {1, block_cols});
-  return {{{WeightPart::kWeight,
-            unpacked(std::move(bytes), Packing::nibbles(false), linear.rows(), linear.cols())},
-           {WeightPart::kScale, scales.tensor}},
-          e2m1_format(block_cols, scales.type),
-          linear.rows(),
-          linear.cols()};
+  return e2m1_group(std::move(bytes), scales, linear.rows(), linear.cols(), block_cols);
 }
 
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
                         bool is_divisor) {
-  const WeightTensorPtr scalar =
-      linear.take_scales(scale, kF32Types, {LinearFormat::kWhole, LinearFormat::kWhole}).tensor;
+  const WeightTensorPtr scalar = linear.take_scales(scale, kF32Types, kWholeMatrix).tensor;
   group.format.super_cols = LinearFormat::kWhole;
   group.tensors.push_back({WeightPart::kSuperScale, global_scale(scalar, linear.rows(), is_divisor)});
 }

@@ -29,6 +29,10 @@ QuantizationPtr make_mxfp4(const ConfigObject& config);
 
 // Forms that several methods have.
 
+// Columns of codes of E2M1 that have one scale.
+inline constexpr std::int64_t kNvfp4Group = 16;
+inline constexpr std::int64_t kMxGroup = 32;  // of E4M3, too
+
 // Codes of OCP E4M3 as PREFIX.weight, and a scale for each block, PREFIX.SCALE.
 WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
                       std::span<const std::string_view> scale_types, MatrixShape block);
@@ -38,7 +42,6 @@ void add_static_input(WeightGroup& group, const StoredLinear& linear, std::strin
 // block_cols columns.
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols);
-LinearFormat e2m1_format(std::int64_t block_cols, ScaleType scale);
 // All scales of the group times PREFIX.SCALE, a scalar, or divided by it.
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
                         bool is_divisor);

@@ -23,29 +23,25 @@ std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
   return shape;
 }
 
-// Error where one of a tensor's values, which were read from row `row` on, is not finite.
+// Error where one of the values that were read from row `row` of a tensor on is not finite.
 template <typename T>
-void check_finite(const std::string& name, std::int64_t row, std::int64_t cols, std::span<const T> values,
-                  bool (*is_finite)(T)) {
+void check_finite(const std::string& name, std::int64_t row, const Tensor& read, bool (*is_finite)(T)) {
+  const std::span values(read.data_as<const T>(), static_cast<std::size_t>(read.numel()));
   const auto found = std::ranges::find_if_not(values, is_finite);
   if (found != values.end())
     fail("tensor {}: a scale of row {} is not finite", in_quotes(name),
-         row + (found - values.begin()) / cols);
+         row + (found - values.begin()) / read.dim(1));
 }
 
-void check_scales(const WeightTensor& stored, ScaleType type, std::int64_t row, const Tensor& read) {
-  const auto check = [&]<typename T>(bool (*is_finite)(T)) {
-    check_finite<T>(stored.name(), row, stored.cols(),
-                    {read.data_as<const T>(), static_cast<std::size_t>(read.numel())}, is_finite);
-  };
+void check_scales(const std::string& name, ScaleType type, std::int64_t row, const Tensor& read) {
   if (is_float(read.dtype())) {
     dispatch_float(read.dtype(), [&]<typename T>() {
-      check.template operator()<T>([](T value) { return std::isfinite(to_float(value)); });
+      check_finite<T>(name, row, read, [](T value) { return std::isfinite(to_float(value)); });
     });
   } else if (type == ScaleType::kE4m3) {
-    check.template operator()<std::uint8_t>([](std::uint8_t code) { return (code & 0x7FU) != 0x7FU; });
+    check_finite<std::uint8_t>(name, row, read, [](std::uint8_t code) { return (code & 0x7FU) != 0x7FU; });
   } else {
-    check.template operator()<std::uint8_t>([](std::uint8_t code) { return code != 0xFFU; });
+    check_finite<std::uint8_t>(name, row, read, [](std::uint8_t code) { return code != 0xFFU; });
   }
 }
 
@@ -153,6 +149,11 @@ StoredScales StoredLinear::take_scales(std::string_view suffix, std::span<const 
   return checked_scales(std::move(stored), entry->dtype_name);
 }
 
+StoredScales StoredLinear::take_transposed_scales(std::string_view suffix, std::int64_t num_groups) const {
+  WeightTensorPtr stored = take(suffix, kFloatTypes, {num_groups, rows_});
+  return checked_scales(transpose(std::move(stored)), find(suffix)->dtype_name);
+}
+
 void StoredLinear::fail_at(std::string_view suffix, std::string_view problem) const {
   fail("tensor {}: {}", in_quotes(name_of(suffix)), problem);
 }
@@ -165,7 +166,7 @@ StoredScales checked_scales(WeightTensorPtr stored, std::string_view dtype) {
   return {make_weight_tensor(stored->name(), dtype_of(type), {stored->rows(), stored->cols()},
                              [stored, type](std::int64_t row, const Tensor& dst) {
                                stored->read_rows(row, dst);
-                               check_scales(*stored, type, row, dst);
+                               check_scales(stored->name(), type, row, dst);
                              }),
           type};
 }
@@ -175,7 +176,7 @@ WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_
   const auto read = [=, compute = std::move(compute)](std::int64_t row, const Tensor& dst) {
     std::vector<float> values(dst.numel());
     compute(row, dst.dim(0), values.data());
-    check_finite<float>(name, row, cols, values, [](float value) { return std::isfinite(value); });
+    check_scales(name, ScaleType::kF32, row, Tensor(values.data(), DType::kF32, {dst.dim(0), cols}));
     convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
   };
   return make_weight_tensor(name, DType::kF32, {rows, cols}, read);
@@ -190,8 +191,8 @@ WeightTensorPtr global_scale(const WeightTensorPtr& scalar, std::int64_t rows, b
   });
 }
 
-Packing Packing::words(int bits) {
-  Packing packing{.bits = bits, .shifts = {}};
+Packing Packing::words(int bits, bool along_rows) {
+  Packing packing{.bits = bits, .shifts = {}, .along_rows = along_rows};
   for (int shift = 0; shift < 32; shift += bits) packing.shifts.push_back(static_cast<std::uint8_t>(shift));
   return packing;
 }

@@ -21,6 +21,9 @@ inline constexpr std::string_view kI64Types[] = {"I64"};
 inline constexpr std::string_view kI8Types[] = {"I8"};
 inline constexpr std::string_view kU8Types[] = {"U8"};
 
+// Blocks of which a matrix has one.
+inline constexpr MatrixShape kWholeMatrix = {LinearFormat::kWhole, LinearFormat::kWhole};
+
 // Scales of one element a block, [blocks of rows, blocks of columns].
 struct StoredScales {
   WeightTensorPtr tensor;
@@ -54,6 +57,8 @@ class StoredLinear {
   // it in dimensions of 1 alone: a scalar, a vector.
   StoredScales take_scales(std::string_view suffix, std::span<const std::string_view> dtypes,
                            MatrixShape block) const;
+  // One for each row and group of columns, stored as [groups, rows] in a float type.
+  StoredScales take_transposed_scales(std::string_view suffix, std::int64_t num_groups) const;
 
   [[noreturn]] void fail_at(std::string_view suffix, std::string_view problem) const;
 
@@ -91,7 +96,7 @@ struct Packing {
   bool along_rows = false;  // a word's codes are of as many rows, and not columns
   std::uint32_t added = 0;  // to each word, before it is taken apart
 
-  static Packing words(int bits);  // of four bytes, the lowest bits first
+  static Packing words(int bits, bool along_rows = false);  // of four bytes, the lowest bits first
   // A code each.
   static Packing bytes(int added) {
     return {.bits = 8, .shifts = {0}, .added = static_cast<std::uint32_t>(added)};
