@@ -19,16 +19,6 @@ std::string date(std::int64_t seconds) {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-// The plan of a step, or else of the last one, as it was recorded.
-struct RecordedPlan : SchedulerObserver {
-  std::optional<std::uint64_t> step;
-  std::string text;
-
-  void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
-    if (plan != nullptr && (!step || plan->id == *step)) text = to_text(*plan);
-  }
-};
-
 void print_info(const RecordingInfo& info) {
   print_text(stdout, "{}, {} on {}; recorded {}, {} the ids of tokens\n", info.model, info.dtype, info.device,
              date(info.started), info.with_tokens ? "with" : "without");
@@ -128,25 +118,32 @@ struct Replay : EngineOptions {
       print_recomputed(recording.info(), result);
     return result.passed() ? 0 : kFailed;
   }
-  // Where the beginning is missing there is nothing to be done again.
-  int show_part(const Recording& recording) const {
-    RecordedPlan plan;
+  // Of the step that was asked for, or else of the last one; empty: it is not there.
+  std::string recorded_plan(const Recording& recording) const {
+    struct Plan : SchedulerObserver {
+      std::optional<std::uint64_t> step;
+      std::string text;
+
+      void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
+        if (plan != nullptr && (!step || plan->id == *step)) text = to_text(*plan);
+      }
+    } plan;
     plan.step = at;
     recording.read(plan);
-    if (plan.text.empty() && at) fail("{}: step {} is not in it", file, *at);
+    return plan.text;
+  }
+  // Where the beginning is missing there is nothing to be done again.
+  int show_part(const Recording& recording) const {
+    const std::string plan = recorded_plan(recording);
+    if (plan.empty() && at) fail("{}: step {} is not in it", file, *at);
     print_info(recording.info());
-    print_text(stdout, "the last part of what was: it can be looked at, not made again\n\n{}", plan.text);
+    print_text(stdout, "the last part of what was: it can be looked at, not made again\n\n{}", plan);
     return 0;
   }
 
   int show_state(const Recording& recording, const Replayer& replayer) const {
     if (replayer.step() < *at) fail("{}: it has {} steps, not {}", file, replayer.step(), *at);
-    RecordedPlan plan;
-    plan.step = at;
-    RecordingReader reader(recording);
-    while (reader.next(plan) && plan.text.empty()) {
-    }
-    print_text(stdout, "{}\n{}", plan.text, to_text(replayer.scheduler()));
+    print_text(stdout, "{}\n{}", recorded_plan(recording), to_text(replayer.scheduler()));
     return 0;
   }
 };

@@ -19,26 +19,10 @@ constexpr std::string_view kHead =
 )";
 constexpr std::string_view kMedianColor = "#1f5fa8", kP99Color = "#c4502a";
 
-std::string escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '>') {
-      escaped += "&gt;";
-    } else if (c == '&') {
-      escaped += "&amp;";
-    } else if (static_cast<unsigned char>(c) >= ' ') {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 std::string text(double x, double y, std::string_view anchor, std::string_view words,
                  std::string_view more = "") {
   return format_text("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
-                     escape(words));
+                     escape_svg(words));
 }
 
 std::string line(double x1, double y1, double x2, double y2, std::string_view color) {
@@ -114,6 +98,22 @@ class Panel {
 };
 
 }  // namespace
+
+std::string escape_svg(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '<') {
+      escaped += "&lt;";
+    } else if (c == '>') {
+      escaped += "&gt;";
+    } else if (c == '&') {
+      escaped += "&amp;";
+    } else if (static_cast<unsigned char>(c) >= ' ') {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
 
 std::vector<double> axis_ticks(double largest, int count) {
   const double exact = largest > 0 ? largest / count : 1;

@@ -24,6 +24,9 @@ struct LatencyPanel {
 // throughput.
 std::string latency_plot(std::string_view title, std::span<const LatencyPanel> panels);
 
+// A text as it stands in a drawing: without control characters.
+std::string escape_svg(std::string_view text);
+
 // At most `count` round steps (1, 2 or 5 times a power of ten) from 0 to at least `largest`.
 std::vector<double> axis_ticks(double largest, int count);
 

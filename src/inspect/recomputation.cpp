@@ -119,50 +119,44 @@ void check_fits(const RuntimeConfig& config, const SchedulerConfig& scheduler,
   check("slots of host memory", config.num_host_state_slots, scheduler.num_host_state_slots, "--swap-space");
 }
 
-// Submits, samples and collects in the engine's order.
-class Computation final : public SchedulerObserver {
+// Makes each plan again, and submits, samples and collects in the engine's order.
+class Computation final : public Replayer {
  public:
   Computation(RankGroup& ranks, std::int64_t vocab_size, const RecordingInfo& info,
               const RecordedTokens& recorded)
-      : ranks_(ranks), vocab_size_(vocab_size), replayer_(info.scheduler), recorded_(recorded) {}
+      : Replayer(info.scheduler), ranks_(ranks), vocab_size_(vocab_size), recorded_(recorded) {}
 
-  bool ended() const { return result_.difference || replayer_.difference(); }
-  Recomputation result() const {
-    Recomputation result = result_;
-    result.plans = replayer_.difference();
-    result.num_steps = replayer_.step();
-    return result;
+  bool ended() const { return result_.difference || difference(); }
+  Recomputation result(bool whole) {
+    result_.plans = difference();
+    result_.num_steps = step();
+    result_.whole = whole;
+    return result_;
   }
 
-  void added(const SequenceRequest& request) override { replayer_.added(request); }
-  void aborted(SequenceId id) override { replayer_.aborted(id); }
-  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override {
-    replayer_.planned(plan, failures);
-    if (ended() || !replayer_.plan()) return;
-    pending_ = recorded_.masked(plan->id);
+  void planned(const StepPlan* recorded, std::span<const PlanningFailure> failures) override {
+    Replayer::planned(recorded, failures);
+    if (ended() || !plan()) return;
+    pending_ = recorded_.masked(plan()->id);
     // Of a step that was lost, or behind which the recording is cut off, nothing is known: nothing is
     // sampled.
-    pending_.resize(std::ranges::count(plan->sequences, true, &SequencePlan::constrained),
+    pending_.resize(std::ranges::count(plan()->sequences, true, &SequencePlan::constrained),
                     SequenceResult::kNoToken);
-    ranks_.submit(*replayer_.plan());
+    ranks_.submit(*plan());
     if (in_flight_++ == 0) sample();
   }
   void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override {
     const StepResult computed = ranks_.collect();
     --in_flight_;
     compare(result, computed);
-    replayer_.applied(result, updates);
+    Replayer::applied(result, updates);
     if (!ended()) sample();
   }
-  void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override {
-    replayer_.foreseen(id, updates);
-  }
-  void forked(SequenceId first, std::span<const BeamFork> forks) override { replayer_.forked(first, forks); }
   void lost_steps(std::span<const SequenceUpdate> updates) override {
     ranks_.drop_in_flight();
     in_flight_ = 0;
     pending_.clear();
-    replayer_.lost_steps(updates);
+    Replayer::lost_steps(updates);
   }
 
  private:
@@ -189,7 +183,6 @@ class Computation final : public SchedulerObserver {
 
   RankGroup& ranks_;
   const std::int64_t vocab_size_;
-  Replayer replayer_;
   const RecordedTokens& recorded_;
   std::vector<TokenId> pending_;  // to be sampled in the newest step
   int in_flight_ = 0;
@@ -224,9 +217,7 @@ Recomputation recompute(const Recording& recording, EngineConfig config, ModelFi
   while (!computation.ended() && reader.next(computation)) {
   }
   ranks->drop_in_flight();
-  Recomputation result = computation.result();
-  result.whole = whole;
-  return result;
+  return computation.result(whole);
 }
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "inspect/latency_plot.h"
 #include "inspect/techniques.h"
 
 namespace quire {
@@ -25,15 +26,9 @@ svg {{ background: #ffffff; font: 13px sans-serif }} text {{ fill: #1c2330 }}
 </style>
 )";
 
-std::string escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text)
-    escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(static_cast<unsigned char>(c) >= ' ', c);
-  return escaped;
-}
-
 std::string words(double x, double y, std::string_view style, std::string_view text) {
-  return format_text("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>\n", x, y, style, escape(text));
+  return format_text("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>\n", x, y, style,
+                     escape_svg(text));
 }
 
 std::string bar(const TechniqueRow& row, const TechniqueRow* before, double y, double unit) {
@@ -65,7 +60,7 @@ std::string technique_plot(std::string_view title, const TechniqueReport& report
         words(kLeft + 12, y, "", row.name) + bar(row, report.before(row), y, kMostRight / std::log2(most));
     y += kLineHeight;
   }
-  return format_text(kHead, y, escape(title)) + lines + "</svg>\n";
+  return format_text(kHead, y, escape_svg(title)) + lines + "</svg>\n";
 }
 
 }  // namespace quire

@@ -15,7 +15,7 @@ std::string to_text(const StepPlan& plan);
 std::string to_text(const Scheduler& scheduler);
 
 // Does what a recording says with a scheduler of its own, and compares plan by plan.
-class Replayer final : public SchedulerObserver {
+class Replayer : public SchedulerObserver {
  public:
   struct Difference {
     std::uint64_t step = 0;  // the last one that was planned before, or the one that differs
