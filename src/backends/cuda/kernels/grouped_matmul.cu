@@ -258,15 +258,8 @@ void launch_tile(const LaunchContext& context, const ProductMaps& maps, const Pa
 template <typename T, bool kGated>
 void launch_tokens(const LaunchContext& context, const ProductMaps& maps, const Params& params, int pairs,
                    int tile_tokens) {
-  switch (tile_tokens) {
-    case 32:
-      return launch_tile<T, 32, kGated>(context, maps, params, pairs);
-    case 64:
-      return launch_tile<T, 64, kGated>(context, maps, params, pairs);
-    default:
-      check(tile_tokens == 128 ? cudaSuccess : cudaErrorInvalidValue, "grouped_matmul: tokens of a tile");
-      return launch_tile<T, 128, kGated>(context, maps, params, pairs);
-  }
+  const auto run = [&]<int kTokens>() { launch_tile<T, kTokens, kGated>(context, maps, params, pairs); };
+  require(dispatch<32, 64, 128>(tile_tokens, run), "grouped_matmul: tokens of a tile");
 }
 
 }  // namespace

@@ -168,25 +168,13 @@ RouteArgs route_args(const ExpertRouting& out, std::int64_t num_experts, const R
   return args;
 }
 
-// Calls f.template operator()<kHeld>().
-template <typename F>
-void dispatch_held(int num_experts, F&& f) {
-  if (num_experts <= 32) {
-    f.template operator()<1>();
-  } else if (num_experts <= 128) {
-    f.template operator()<4>();
-  } else {
-    f.template operator()<kMaxExperts / 32>();
-  }
-}
-
 }  // namespace
 
 void route_experts(const LaunchContext& context, const ExpertRouting& out, const Tensor& logits,
                    const RouterOptions& options) {
   if (logits.dim(0) == 0) return;
   const RouteArgs args = route_args(out, logits.dim(1), options);
-  dispatch_held(args.num_experts, [&]<int kHeld>() {
+  dispatch_up_to<1, 4, kMaxExperts / 32>(ceil_div(args.num_experts, 32), [&]<int kHeld>() {
     launch(context, "route_experts", route_kernel<kHeld>, dim3(ceil_div(args.tokens, kWarps)),
            dim3(kWarps * 32), 0, args, logits.data_as<const float>(), logits.stride(0));
   });
@@ -205,7 +193,7 @@ void routing_linear(const LaunchContext& context, const ExpertRouting& out, cons
   const RouterArgs router_args{
       .x = x.data(), .weight = router.data(), .x_stride = x.stride(0), .hidden = static_cast<int>(x.dim(1))};
   dispatch_float(router.dtype(), [&]<typename T>() {
-    dispatch_held(args.num_experts, [&]<int kHeld>() {
+    dispatch_up_to<1, 4, kMaxExperts / 32>(ceil_div(args.num_experts, 32), [&]<int kHeld>() {
       launch_clusters(context, "routing_linear", router_kernel<kHeld, T>,
                       dim3(static_cast<unsigned>(args.tokens) * kRouterBlocks), kRouterBlocks,
                       dim3(kRouterWarps * 32), 0, args, router_args);
