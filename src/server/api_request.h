@@ -60,7 +60,8 @@ struct ApiRequest : EngineRequest {
 // 1 to 64 letters, digits, dots, dashes or underscores: nothing that a log or a header could misread.
 bool is_request_id(std::string_view text);
 
-// What generating requests have in common, apart from max_tokens. ApiError too for what vLLM has and Quire has not, where it is asked for.
+// What generating requests have in common, apart from max_tokens. ApiError too for what vLLM has and Quire
+// has not, where it is asked for.
 void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest& request);
 // priority, request_id and cache_salt, which read_common reads, too.
 void read_identity(const JsonFields& fields, ApiRequest& request);
