@@ -47,16 +47,16 @@ class RecordedTokens final : public SchedulerObserver {
   }
   void planned(const StepPlan* plan, std::span<const PlanningFailure> /*failures*/) override {
     if (plan == nullptr) return;
-    InFlight& step = in_flight_.emplace_back(plan->id);
+    auto& places = in_flight_.emplace_back(plan->id, std::vector<std::size_t>()).second;
     for (std::size_t i = 0; i < plan->sequences.size(); ++i)
-      if (plan->sequences[i].constrained) step.places.push_back(i);
+      if (plan->sequences[i].constrained) places.push_back(i);
   }
   void applied(const StepResult& result, std::span<const SequenceUpdate> /*updates*/) override {
     if (in_flight_.empty()) fail("a result without a step in flight");
     for (const SequenceResult& sequence : result.sequences)
       if (sequence.token >= 0) note({&sequence.token, 1});
-    for (const std::size_t place : in_flight_.front().places)
-      by_step_[in_flight_.front().id].push_back(result.sequences[place].token);
+    const auto& [step, places] = in_flight_.front();
+    for (const std::size_t place : places) by_step_[step].push_back(result.sequences[place].token);
     in_flight_.pop_front();
   }
   void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
@@ -68,16 +68,12 @@ class RecordedTokens final : public SchedulerObserver {
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override { in_flight_.clear(); }
 
  private:
-  struct InFlight {
-    std::uint64_t id = 0;
-    std::vector<std::size_t> places = {};  // of the constrained sequences
-  };
-
   void note(std::span<const TokenId> ids) {  // one below 0, which no vocabulary has, is among the largest
     for (const TokenId id : ids) largest_id_ = std::max(largest_id_, static_cast<std::uint32_t>(id));
   }
 
-  std::deque<InFlight> in_flight_;
+  // Steps, and where in them the constrained sequences are.
+  std::deque<std::pair<std::uint64_t, std::vector<std::size_t>>> in_flight_;
   std::map<std::uint64_t, std::vector<TokenId>> by_step_;
   std::uint32_t largest_id_ = 0;
   int most_logprobs_ = 0;
