@@ -214,7 +214,9 @@ void expect_well_formed(const std::string& svg) {
     const std::size_t tag = std::min(svg.find('<', at), svg.size());
     const std::string text = svg.substr(at, tag - at);
     for (std::size_t i = text.find('&'); i != std::string::npos; i = text.find('&', i + 1))
-      EXPECT_TRUE(text.substr(i).starts_with("&lt;") || text.substr(i).starts_with("&amp;")) << text;
+      EXPECT_TRUE(text.substr(i).starts_with("&lt;") || text.substr(i).starts_with("&gt;") ||
+                  text.substr(i).starts_with("&amp;"))
+          << text;
     if (tag == svg.size()) break;
     const std::size_t end = svg.find('>', tag);
     ASSERT_NE(end, std::string::npos);
@@ -254,7 +256,7 @@ TEST(TechniquePlotTest, IsWellFormedAndHasARowEach) {
   const std::string svg = technique_plot("toy <1> & \"2\"", report);
   expect_well_formed(svg);
   for (const char* words :
-       {"toy &lt;1> &amp;", "a &amp; b &lt; c", ">2 tokens/s<", "×8   2 → 16 tokens/s",
+       {"toy &lt;1&gt; &amp;", "a &amp; b &lt; c", ">2 tokens/s<", "×8   2 → 16 tokens/s",
         "×0.8   5 → 4 tokens/s", ">absent<", ">not measured<", "prefers-color-scheme: dark"})
     EXPECT_NE(svg.find(words), std::string::npos) << words;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
