@@ -120,7 +120,7 @@ struct Replay : EngineOptions {
   }
   // Of the step that was asked for, or else of the last one; empty: it is not there.
   std::string recorded_plan(const Recording& recording) const {
-    struct Plan : SchedulerObserver {
+    struct RecordedPlan : SchedulerObserver {
       std::optional<std::uint64_t> step;
       std::string text;
 
