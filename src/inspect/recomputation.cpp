@@ -96,8 +96,8 @@ StepMasks masks_of(const std::vector<TokenId>& tokens, std::int64_t vocab_size) 
 
 void check_fits(const RuntimeConfig& config, const SchedulerConfig& scheduler,
                 const RecordedTokens& recorded) {
-  if (const int vocab_size = config.spec.vocab_size;
-      recorded.largest_id() >= static_cast<unsigned>(vocab_size))
+  const auto vocab_size = static_cast<unsigned>(config.spec.vocab_size);
+  if (recorded.largest_id() >= vocab_size)
     fail("the recording has token id {}; this model's are from 0 to {}", recorded.largest_id(),
          vocab_size - 1);
   if (recorded.most_logprobs() > config.max_logprobs)

@@ -127,24 +127,7 @@ struct Serve : EngineOptions {
     limit_kept_memory();
     std::signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads any more
     const StopSignal stop;
-    server.http.port = static_cast<std::uint16_t>(port);
-    server.access_log = server::parse_access_log_format(access_log);
-    if (no_access_log ||
-        (uvicorn_log_level != "info" && uvicorn_log_level != "debug" && uvicorn_log_level != "trace"))
-      server.access_log = server::AccessLogFormat::kOff;
-    if (!server.root_path.empty() && !server.root_path.starts_with('/'))
-      fail("--root-path is {}; it must begin with a slash", in_quotes(server.root_path));
-    while (server.root_path.ends_with('/')) server.root_path.pop_back();
-    service.root_path = server.root_path;
-    service.separate_keys = server.api_keys.size() > 1 && !share_prefix_cache;
-    service.answers.chat_template_kwargs =
-        parse_ordered_json(template_kwargs, "--default-chat-template-kwargs");
-    service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
-    if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
-    if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
-    if (window) server::require_window();
-    server::check_options(service);  // before the model is loaded
-    given_defaults({}, config);
+    settle_options();
     source.interruptible = false;  // SIGINT is StopSignal's
     if (follows()) return 0;
     std::atomic<bool> lost = false;  // the device, or a rank
@@ -187,6 +170,28 @@ struct Serve : EngineOptions {
   }
 
  private:
+  // What flags mean together. Error where that cannot be, before the model is loaded.
+  void settle_options() {
+    server.http.port = static_cast<std::uint16_t>(port);
+    server.access_log = server::parse_access_log_format(access_log);
+    if (no_access_log ||
+        (uvicorn_log_level != "info" && uvicorn_log_level != "debug" && uvicorn_log_level != "trace"))
+      server.access_log = server::AccessLogFormat::kOff;
+    if (!server.root_path.empty() && !server.root_path.starts_with('/'))
+      fail("--root-path is {}; it must begin with a slash", in_quotes(server.root_path));
+    while (server.root_path.ends_with('/')) server.root_path.pop_back();
+    service.root_path = server.root_path;
+    service.separate_keys = server.api_keys.size() > 1 && !share_prefix_cache;
+    service.answers.chat_template_kwargs =
+        parse_ordered_json(template_kwargs, "--default-chat-template-kwargs");
+    service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
+    if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
+    if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
+    if (window) server::require_window();
+    server::check_options(service);
+    given_defaults({}, config);
+  }
+
   void add_access_options(Flags flags) {
     flags
         .list("--api-key", server.api_keys,

@@ -279,11 +279,10 @@ void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tenso
                       .slices = ceil_div(x.dim(1), kDepth),
                       .gate = groups.gate};
   const ProductMaps maps{map_weight(weight, kTileRows, gated ? n : 0), map_rows(x, groups.tile_tokens)};
-  const auto run = [&]<typename T>() {
+  dispatch_operand(x.dtype(), [&]<typename T>() {
     gated ? launch_tokens<T, true>(context, maps, params, pairs, groups.tile_tokens)
           : launch_tokens<T, false>(context, maps, params, pairs, groups.tile_tokens);
-  };
-  x.dtype() == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
+  });
 }
 
 }  // namespace quire::cuda

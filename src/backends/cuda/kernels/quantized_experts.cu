@@ -417,14 +417,13 @@ void launch_experts(const LaunchContext& context, const char* name, ExpertArgs a
   const dim3 grid(blocks, static_cast<unsigned>(items),
                   kWay == Way::kPair ? static_cast<unsigned>(args.routing.top_k) : 1);
   const int bytes = P::kWarps * P::kSlots * P::kRows * layout.tile_bytes;
-  const auto run = [&]<typename T>() {
+  dispatch_operand(dtype, [&]<typename T>() {
     dispatch_codes(layout, [&]<CodeKind kCode, bool kMinima>() {
       const auto kernel = quantized_experts_kernel<T, kCode, kMinima, kWay>;
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
       launch(context, name, kernel, grid, P::kWarps * 32, static_cast<std::size_t>(bytes), args);
     });
-  };
-  dtype == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
+  });
 }
 
 ExpertArgs args_of(const Tensor& out, const Tensor& x, const QuantizedMatrix& matrix,

@@ -463,10 +463,9 @@ void quantized_matvec(const LaunchContext& context, const Tensor& out, const Ten
   if (args.tokens == 0 || args.n == 0) return;
   args.row_tiles = ceil_div(args.n, Layout::kTileRows);
   args.col_tiles = matrix.layout.col_tiles();
-  const auto run = [&]<typename T>() {
+  dispatch_operand(x.dtype(), [&]<typename T>() {
     args.tokens > 8 ? launch_matvec<T, 2>(context, args) : launch_matvec<T, 1>(context, args);
-  };
-  x.dtype() == DType::kBF16 ? run.template operator()<__nv_bfloat16>() : run.template operator()<__half>();
+  });
 }
 
 }  // namespace quire::cuda
