@@ -266,7 +266,6 @@ void launch_tokens(const LaunchContext& context, const ProductMaps& maps, const 
 
 void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
                     const PairGroups& groups) {
-  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); };
   const auto pairs = static_cast<int>(out.dim(0));
   const std::int64_t n = out.dim(1), num_experts = groups.offsets.dim(0) - 1;
   const bool gated = weight.dim(0) == 2 * num_experts * n;
@@ -275,8 +274,8 @@ void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tenso
                       .offsets = groups.offsets.data_as<const int>(),
                       .num_experts = static_cast<int>(num_experts),
                       .n = static_cast<int>(n),
-                      .row_tiles = ceil_div(gated ? 2 * n : n, kTileRows),
-                      .slices = ceil_div(x.dim(1), kDepth),
+                      .row_tiles = static_cast<int>(ceil_div(gated ? 2 * n : n, kTileRows)),
+                      .slices = static_cast<int>(ceil_div(x.dim(1), kDepth)),
                       .gate = groups.gate};
   const ProductMaps maps{map_weight(weight, kTileRows, gated ? n : 0), map_rows(x, groups.tile_tokens)};
   dispatch_operand(x.dtype(), [&]<typename T>() {
