@@ -55,20 +55,12 @@ __global__ void __launch_bounds__(kPeerThreads)
   const auto keep = [&](unsigned index, int rank, uint4 words) {
     unsigned* to = args.out + (index / args.vectors) * args.out_stride + rank * args.sender_stride +
                    (index % args.vectors) * kWidth;
-    if constexpr (kWidth == 4) {
-      *reinterpret_cast<uint4*>(to) = words;
-    } else {
-      *to = words.x;
-    }
+    store_vec(to, reinterpret_cast<const Vec<unsigned, kWidth>&>(words));
   };
   const auto read = [&](unsigned row, unsigned index) {
-    const unsigned* from = args.in + row * args.in_stride + (index % args.vectors) * kWidth;
     uint4 words{};
-    if constexpr (kWidth == 4) {
-      words = *reinterpret_cast<const uint4*>(from);
-    } else {
-      words.x = *from;
-    }
+    reinterpret_cast<Vec<unsigned, kWidth>&>(words) =
+        load_vec<kWidth>(args.in + row * args.in_stride + (index % args.vectors) * kWidth);
     return sendable(words);
   };
   const auto send = [&](unsigned index) {
