@@ -16,10 +16,9 @@ constexpr int kSpan = 32;  // tokens; not fewer than a state has
 constexpr int kMaxThreads = 128;
 
 struct ConvArgs {
-  std::int64_t out_stride, x_stride, weight_stride, slot_stride;
-  const float* weight;
+  RowsOf<const float> weight;
   const float* bias;  // or null
-  float* state;
+  RowsOf<float> state;
   const int* starts;
   const int* from;
   const int* to;
@@ -39,7 +38,7 @@ __device__ int sequence_of(const ConvArgs& args, int span) {
 
 template <int kTokens, int kWidth, typename T, typename Terms>
 __global__ void __launch_bounds__(kMaxThreads)
-    causal_conv_kernel(T* out, const T* x, const ConvArgs args, Terms terms) {
+    causal_conv_kernel(const RowsOf<T> out, const RowsOf<const T> x, const ConvArgs args, Terms terms) {
   constexpr int kHistory = kTokens - 1;
   admit_next_kernel();
   wait_for_kernels();
@@ -50,25 +49,23 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int first = (span - (begin / kSpan + s)) * kSpan;
   if (channel >= args.channels || to < 0 || (first >= tokens && first > 0)) return;
   const int from = args.from[s];
-  const T* inputs = x + begin * args.x_stride + channel;
+  const T* inputs = x[begin] + channel;
   // Only the thread of the first span reads and writes a state.
   const auto input = [&](int t) {
     Vec<float, kWidth> values{};
     if (t >= 0) {
-      const auto raw = load_vec<kWidth>(inputs + t * args.x_stride);
+      const auto raw = load_vec<kWidth>(inputs + t * x.stride);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values.values[i] = widen(raw.values[i]);
     } else if (from >= 0) {
-      values = load_vec<kWidth>(args.state + from * args.slot_stride +
-                                std::int64_t{kHistory + t} * args.channels + channel);
+      values = load_vec<kWidth>(args.state[from] + std::int64_t{kHistory + t} * args.channels + channel);
     }
     return values;
   };
   Vec<float, kWidth> weight[kTokens], seen[kTokens], bias{};
   if (args.bias != nullptr) bias = load_vec<kWidth>(args.bias + channel);
 #pragma unroll
-  for (int k = 0; k < kTokens; ++k)
-    weight[k] = load_vec<kWidth>(args.weight + k * args.weight_stride + channel);
+  for (int k = 0; k < kTokens; ++k) weight[k] = load_vec<kWidth>(args.weight[k] + channel);
 #pragma unroll
   for (int k = 0; k < kHistory; ++k) seen[k] = input(first - kHistory + k);
   Vec<float, kWidth> kept[kHistory];  // what the state becomes
@@ -76,7 +73,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int k = 0; k < kHistory; ++k) {
     if (first == 0) kept[k] = input(tokens - kHistory + k);
   }
-  T* results = out + begin * args.out_stride + channel;
+  T* results = out[begin] + channel;
   for (int t = first; t < min(first + kSpan, tokens); ++t) {
     seen[kHistory] = input(t);
     Vec<T, kWidth> result;
@@ -87,14 +84,14 @@ __global__ void __launch_bounds__(kMaxThreads)
       for (int k = 0; k < kTokens; ++k) sum = fmaf(weight[k].values[i], seen[k].values[i], sum);
       result.values[i] = narrow<T>(activated(sum, terms));
     }
-    store_vec(results + t * args.out_stride, result);
+    store_vec(results + t * out.stride, result);
 #pragma unroll
     for (int k = 0; k < kHistory; ++k) seen[k] = seen[k + 1];
   }
   if (first > 0) return;
 #pragma unroll
   for (int k = 0; k < kHistory; ++k)
-    store_vec(args.state + to * args.slot_stride + std::int64_t{k} * args.channels + channel, kept[k]);
+    store_vec(args.state[to] + std::int64_t{k} * args.channels + channel, kept[k]);
 }
 
 }  // namespace
@@ -106,13 +103,9 @@ bool causal_conv_supports(const ConvParams& params) {
 void causal_conv(const LaunchContext& context, const Tensor& out, const Tensor& x, const ConvParams& params,
                  const Tensor& state, const StateBatch& batch) {
   if (batch.num_sequences == 0 || x.dim(1) == 0) return;
-  const ConvArgs args{.out_stride = out.stride(0),
-                      .x_stride = x.stride(0),
-                      .weight_stride = params.weight.stride(0),
-                      .slot_stride = state.stride(0),
-                      .weight = params.weight.data_as<const float>(),
+  const ConvArgs args{.weight = params.weight,
                       .bias = params.bias.data_as<const float>(),
-                      .state = state.data_as<float>(),
+                      .state = state,
                       .starts = batch.query_starts.data_as<const int>(),
                       .from = batch.from.data_as<const int>(),
                       .to = batch.to.data_as<const int>(),
@@ -126,8 +119,7 @@ void causal_conv(const LaunchContext& context, const Tensor& out, const Tensor& 
       const auto run = [&]<int kTokens>() {
         dispatch_activation(params.activation, [&](auto terms) {
           launch(context, "causal_conv", causal_conv_kernel<kTokens, kWidth, T, decltype(terms)>,
-                 dim3(spans, ceil_div(vectors, threads)), threads, 0, out.data_as<T>(), x.data_as<const T>(),
-                 args, terms);
+                 dim3(spans, ceil_div(vectors, threads)), threads, 0, out, x, args, terms);
         });
       };
       require(dispatch<2, 3, 4>(params.weight.dim(0), run), "causal_conv: tokens of the weight");

@@ -44,12 +44,12 @@ struct ChainPlace {
                    sizeof(ChunkKeys));
     copy_all_async(&stage.factors, &rule(chunk).factors, sizeof(ChunkFactors));
     const ChunkRows rows = rows_of(span, all, chunk);
-    const T* values = args.qkv + 2 * args.num_key_heads * kKeyDim + head * args.value_dim + column;
+    const T* values = args.qkv.data + 2 * args.num_key_heads * kKeyDim + head * args.value_dim + column;
     for (int i = static_cast<int>(threadIdx.x); i < kChunk * kColumns / 8; i += 2 * kColumns) {
       const int row = i / (kColumns / 8), at = i % (kColumns / 8) * 8;
       const bool there = row < rows.count;
       copy_async_16(stage.values + place<kColumns>(row, at),
-                    values + (rows.first + (there ? row : 0)) * args.qkv_stride + at, there);
+                    values + (rows.first + (there ? row : 0)) * args.qkv.stride + at, there);
     }
   }
   // Of this warp's state, transposed, the lane's places: calls f(n, i, element of the slot).
@@ -217,10 +217,10 @@ __device__ void store_results(const ChainPlace<T>& place, int chunk, const float
                               float factor) {
   const auto warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const ChunkRows rows = rows_of(place.span, place.all, chunk);
-  const std::int64_t stride = place.args.out_stride;
+  const std::int64_t stride = place.args.out.stride;
   int row = lane % 4 * 2;
-  float* out = place.args.out + (rows.first + row) * stride + place.head * place.args.value_dim +
-               place.column + 16 * warp + lane / 4;
+  float* out = place.args.out[rows.first + row] + place.head * place.args.value_dim + place.column +
+               16 * warp + lane / 4;
 #pragma unroll
   for (int n = 0; n < 8; ++n, row += 8, out += 8 * stride) {
 #pragma unroll
@@ -256,8 +256,7 @@ __global__ void __launch_bounds__(2 * kColumns, 2) chain_chunks_kernel(const Chu
   ChainWarp warp;
   const int from = first == span.first_chunk ? args.from[span.sequence] : to;
   if (from >= 0)
-    place.for_state(
-        [&](int n, int i, std::int64_t at) { warp.state[n][i] = args.state[from * args.slot_stride + at]; });
+    place.for_state([&](int n, int i, std::int64_t at) { warp.state[n][i] = args.state[from][at]; });
   for (int chunk = first; chunk < end; ++chunk) {
     const ChainStage<kColumns>& stage = shared.stages[(chunk - first) % 2];
     wait_for_copies<1>();
@@ -278,9 +277,8 @@ __global__ void __launch_bounds__(2 * kColumns, 2) chain_chunks_kernel(const Chu
         });
     store_results(place, chunk, results, warp.inverse_unit);
   }
-  place.for_state([&](int n, int i, std::int64_t at) {
-    args.state[to * args.slot_stride + at] = warp.state[n][i] * warp.inverse_unit;
-  });
+  place.for_state(
+      [&](int n, int i, std::int64_t at) { args.state[to][at] = warp.state[n][i] * warp.inverse_unit; });
 }
 
 template <int kColumns, typename T>

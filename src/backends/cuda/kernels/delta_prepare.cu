@@ -28,16 +28,15 @@ __device__ void load_keys(const ChunkArgs<T>& args, const ChunkRows& rows, int h
   constexpr int kAtOnce = 8;  // rows on their way
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane % 16 * 8;
   const bool is_key = lane < 16;
-  const T* from = args.qkv + (head + (is_key ? args.num_key_heads : 0)) * kKeyDim + column;
+  const int first = (head + (is_key ? args.num_key_heads : 0)) * kKeyDim + column;  // of qkv
   __half* near = is_key ? shared.keys : shared.queries;
   __half* far = is_key ? out.keys : out.queries;
-  const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-  for (int row = first; row < first + 16; row += kAtOnce) {
+  const int top = static_cast<int>(threadIdx.x) / 32 * 16;
+  for (int row = top; row < top + 16; row += kAtOnce) {
     Vec<T, 8> raw[kAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (row + i < rows.count)
-        raw[i] = load_vec<8>(from + std::int64_t{rows.first + row + i} * args.qkv_stride);
+      if (row + i < rows.count) raw[i] = load_vec<8>(args.qkv[rows.first + row + i] + first);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -75,7 +74,7 @@ __device__ void load_rates(const ChunkArgs<T>& args, const ChunkRows& rows, int 
     const int token = 2 * lane + i;
     betas[token] = 0;
     if (token >= rows.count) continue;
-    const T* rates = args.rates + std::int64_t{rows.first + token} * args.rates_stride + head;
+    const T* rates = args.rates[rows.first + token] + head;
     const float a = widen(rates[args.num_value_heads]) + bias;
     logs[i] = rate * (a > 20 ? a : log1pf(expf(a)));
     betas[token] = 1.0F / (1.0F + expf(-widen(*rates)));

@@ -20,7 +20,7 @@ __device__ DeltaToken<kRows, kWidth> load_token(const DeltaArgs<T>& args, const 
                                                 std::int64_t t) {
   DeltaToken<kRows, kWidth> token;
   const int keys = args.num_key_heads * args.key_dim;
-  const T* qkv = args.qkv + t * args.qkv_stride;
+  const T* qkv = args.qkv[t];
   const T* query = qkv + place.head / (args.num_value_heads / args.num_key_heads) * args.key_dim;
   const T* value = qkv + 2 * keys + place.head * args.value_dim;
 #pragma unroll
@@ -33,7 +33,7 @@ __device__ DeltaToken<kRows, kWidth> load_token(const DeltaArgs<T>& args, const 
 #pragma unroll
   for (int j = 0; j < kWidth; ++j)
     token.v[j] = place.column < args.value_dim ? widen(value[place.column + j]) : 0;
-  const T* rates = args.rates + t * args.rates_stride + place.head;
+  const T* rates = args.rates[t] + place.head;
   token.a = widen(rates[args.num_value_heads]);
   token.b = widen(*rates);
   return token;
@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
   Vec<float, kWidth> state[kRows] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if (from >= 0 && is_there(i))
-      state[i] = load_vec<kWidth>(args.state + from * args.slot_stride + offset + i * step);
+    if (from >= 0 && is_there(i)) state[i] = load_vec<kWidth>(args.state[from] + offset + i * step);
   }
   const DeltaHead head(args.a_log[place.head], args.dt_bias[place.head], args.key_dim);
   DeltaToken<kRows, kWidth> token;
@@ -73,30 +72,28 @@ __global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
     if (t + 1 < end) next = load_token<kRows, kWidth>(args, place, t + 1);
     const Vec<float, kWidth> results = take_turn(state, token, sums, head);
     if (place.row == 0 && is_there(0))
-      store_vec(args.out + t * args.out_stride + place.head * args.value_dim + place.column, results);
+      store_vec(args.out[t] + place.head * args.value_dim + place.column, results);
     token = next;
   }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if (is_there(i)) store_vec(args.state + to * args.slot_stride + offset + i * step, state[i]);
+    if (is_there(i)) store_vec(args.state[to] + offset + i * step, state[i]);
   }
 }
 
 // A warp a head.
 template <typename T>
-__global__ void gated_norm_kernel(T* out, const float* x, const T* gate, const float* weight,
-                                  std::int64_t out_stride, std::int64_t x_stride, std::int64_t gate_stride,
-                                  int heads, int n, float eps) {
+__global__ void gated_norm_kernel(RowsOf<T> out, RowsOf<const float> x, RowsOf<const T> gate,
+                                  const float* weight, int heads, int n, float eps) {
   admit_next_kernel();
   const int head = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
   if (head >= heads) return;
   const std::int64_t row = blockIdx.x, first = std::int64_t{head} * n;
-  const float* values = x + row * x_stride + first;
+  const float* values = x[row] + first;
   wait_for_kernels();
   const float inverse = inverse_rms(values, n, eps);
   for (int i = static_cast<int>(threadIdx.x); i < n; i += 32)
-    out[row * out_stride + first + i] =
-        gated_normed<T>(values[i], inverse, weight[i], widen(gate[row * gate_stride + first + i]));
+    out[row][first + i] = gated_normed<T>(values[i], inverse, weight[i], widen(gate[row][first + i]));
 }
 
 }  // namespace
@@ -106,26 +103,13 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
   const std::int64_t heads = state.dim(1), width = state.dim(3);
   if (batch.num_sequences == 0 || heads * width == 0) return;
   const bool in_chunks = batch.num_chunks > 0 && input.workspace.defined() && splits_into(input.qkv, 8);
-  const auto ints = [](const Tensor& tensor) { return tensor.data_as<const int>(); };
   dispatch_float(input.qkv.dtype(), [&]<typename T>() {
-    const DeltaArgs<T> args{.out = out.data_as<float>(),
-                            .qkv = input.qkv.data_as<const T>(),
-                            .rates = input.rates.data_as<const T>(),
-                            .a_log = input.a_log.data_as<const float>(),
-                            .dt_bias = input.dt_bias.data_as<const float>(),
-                            .state = state.data_as<float>(),
-                            .starts = ints(batch.query_starts),
-                            .from = ints(batch.from),
-                            .to = ints(batch.to),
-                            .out_stride = out.stride(0),
-                            .qkv_stride = input.qkv.stride(0),
-                            .rates_stride = input.rates.stride(0),
-                            .slot_stride = state.stride(0),
-                            .num_key_heads = input.num_key_heads,
-                            .num_value_heads = static_cast<int>(heads),
-                            .key_dim = static_cast<int>(state.dim(2)),
-                            .value_dim = static_cast<int>(width),
-                            .longest = in_chunks ? kLongSpan - 1 : batch.num_tokens};
+    const DeltaArgs<T> args{{input, state, batch},
+                            out,
+                            input.qkv,
+                            input.rates,
+                            batch.query_starts.data_as<const int>(),
+                            in_chunks ? kLongSpan - 1 : batch.num_tokens};
     if constexpr (!std::is_same_v<T, float>) {
       if (in_chunks) chunked_delta_rule(context, args, input.workspace, batch);
     }
@@ -147,8 +131,7 @@ void gated_norm(const LaunchContext& context, const Tensor& out, const Tensor& x
   const std::int64_t n = params.weight.dim(0), heads = x.dim(1) / n;
   dispatch_float(out.dtype(), [&]<typename T>() {
     launch(context, "gated_norm", gated_norm_kernel<T>, dim3(x.dim(0), ceil_div(heads, kHeadsOfBlock)),
-           dim3(32, kHeadsOfBlock), 0, out.data_as<T>(), x.data_as<const float>(), gate.data_as<const T>(),
-           params.weight.data_as<const float>(), out.stride(0), x.stride(0), gate.stride(0), heads, n,
+           dim3(32, kHeadsOfBlock), 0, out, x, gate, params.weight.data_as<const float>(), heads, n,
            params.eps);
   });
 }

@@ -5,7 +5,7 @@
 #include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/launch.h"
 #include "backends/cuda/kernels/vec.cuh"
-#include "ops/state_batch.h"
+#include "ops/ops.h"
 
 namespace quire::cuda {
 
@@ -121,20 +121,33 @@ __device__ T gated_normed(float value, float inverse, float weight, float gate) 
   return narrow<T>(value * inverse * weight * activated(gate, ActivationTerms{}));
 }
 
-// The operands of Backend::gated_delta_rule.
-template <typename T>
-struct DeltaArgs {
-  float* out;
-  const T* qkv;
-  const T* rates;
+// The heads of a layer and their states, by slot.
+struct DeltaHeads {
   const float* a_log;
   const float* dt_bias;
-  float* state;
-  const int* starts;
+  RowsOf<float> state;
   const int* from;
   const int* to;
-  std::int64_t out_stride, qkv_stride, rates_stride, slot_stride;
   int num_key_heads, num_value_heads, key_dim, value_dim;
+
+  DeltaHeads(const DeltaRuleInput& rule, const Tensor& states, const StateBatch& batch)
+      : a_log(rule.a_log.data_as<const float>()),
+        dt_bias(rule.dt_bias.data_as<const float>()),
+        state(states),
+        from(batch.from.data_as<const int>()),
+        to(batch.to.data_as<const int>()),
+        num_key_heads(rule.num_key_heads),
+        num_value_heads(static_cast<int>(states.dim(1))),
+        key_dim(static_cast<int>(states.dim(2))),
+        value_dim(static_cast<int>(states.dim(3))) {}
+};
+
+// The operands of Backend::gated_delta_rule.
+template <typename T>
+struct DeltaArgs : DeltaHeads {
+  RowsOf<float> out;
+  RowsOf<const T> qkv, rates;
+  const int* starts;
   int longest;  // spans of more tokens are computed in chunks
 };
 

@@ -42,12 +42,12 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   const int to = args.to[blockIdx.y], from = to < 0 ? -1 : args.from[blockIdx.y];
 
   Vec<float, kWidth> state[kRows] = {};
-  float* at =
-      args.state + (std::int64_t{place.head} * args.key_dim + place.row) * args.value_dim + place.column;
+  const std::int64_t at =
+      (std::int64_t{place.head} * args.key_dim + place.row) * args.value_dim + place.column;
   const int step = kRowStep * args.value_dim;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if (from >= 0 && is_there(i)) state[i] = load_vec<kWidth>(at + from * args.state_stride + i * step);
+    if (from >= 0 && is_there(i)) state[i] = load_vec<kWidth>(args.state[from] + at + i * step);
   }
   const int num_keys = args.num_key_heads * args.key_dim, query_at = key_head * args.key_dim + thread;
   const int value_at = place.head * args.value_dim + value;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   wait_for_kernels();
   if (to < 0) return;
 
-  const T* x = args.x + blockIdx.y * args.x_stride;
+  const T* x = args.x[blockIdx.y];
   query.read(x);
   key.read(x);
   own.read(x);
@@ -100,9 +100,9 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if (is_there(i)) store_vec(at + to * args.state_stride + i * step, state[i]);
+    if (is_there(i)) store_vec(args.state[to] + at + i * step, state[i]);
   }
-  float* kept = args.kept + to * args.kept_stride;
+  float* kept = args.kept[to];
   if (rank == 0) query.keep(kept);
   if (rank == cluster - 1) key.keep(kept);
   own.keep(kept);
@@ -110,8 +110,7 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   if (thread >= 32) return;
   const auto* all = reinterpret_cast<const float*>(results);
   const float inverse = inverse_rms(all, args.value_dim, args.eps);
-  if (has_value)
-    args.out[blockIdx.y * args.out_stride + value_at] = gated_normed<T>(all[value], inverse, weight, gate);
+  if (has_value) args.out[blockIdx.y][value_at] = gated_normed<T>(all[value], inverse, weight, gate);
 #endif
 }
 
@@ -134,28 +133,15 @@ void delta_step(const LaunchContext& context, const Tensor& out, const Tensor& x
                 const StateBatch& batch) {
   if (batch.num_sequences == 0) return;
   dispatch_float(x.dtype(), [&]<typename T>() {
-    const StepArgs<T> args{.out = out.data_as<T>(),
-                           .x = x.data_as<const T>(),
-                           .conv_weight = net.conv.weight.data_as<const float>(),
-                           .a_log = net.rule.a_log.data_as<const float>(),
-                           .dt_bias = net.rule.dt_bias.data_as<const float>(),
-                           .norm_weight = net.norm.weight.data_as<const float>(),
-                           .kept = net.conv_state.data_as<float>(),
-                           .state = net.state.data_as<float>(),
-                           .from = batch.from.data_as<const int>(),
-                           .to = batch.to.data_as<const int>(),
-                           .out_stride = out.stride(0),
-                           .x_stride = x.stride(0),
-                           .weight_stride = net.conv.weight.stride(0),
-                           .kept_stride = net.conv_state.stride(0),
-                           .state_stride = net.state.stride(0),
-                           .num_sequences = static_cast<int>(batch.num_sequences),
-                           .num_key_heads = net.rule.num_key_heads,
-                           .num_value_heads = static_cast<int>(net.state.dim(1)),
-                           .key_dim = static_cast<int>(net.state.dim(2)),
-                           .value_dim = static_cast<int>(net.state.dim(3)),
-                           .channels = static_cast<int>(net.conv_state.dim(2)),
-                           .eps = net.norm.eps};
+    const StepArgs<T> args{{net.rule, net.state, batch},
+                           out,
+                           x,
+                           net.conv.weight,
+                           net.conv_state,
+                           net.norm.weight.data_as<const float>(),
+                           net.norm.eps,
+                           batch.num_sequences,
+                           static_cast<int>(net.conv_state.dim(2))};
     if (streams_delta_step(context, net, batch)) return stream_delta_step(context, args);
     const auto cluster = static_cast<unsigned>(cluster_of(net));
     launch_clusters(context, "delta_step", delta_step_kernel<T>,

@@ -2,7 +2,6 @@
 
 #include "backends/cuda/kernels/delta_rule.cuh"
 #include "backends/cuda/kernels/elementwise.h"
-#include "ops/ops.h"
 
 namespace quire::cuda {
 
@@ -15,20 +14,14 @@ constexpr int kTokens = 4;                            // of the convolution
 constexpr int kHistory = kTokens - 1;
 
 template <typename T>
-struct StepArgs {
-  T* out;
-  const T* x;  // queries, keys and values, then the norm's gate, b and a
-  const float* conv_weight;
-  const float* a_log;
-  const float* dt_bias;
+struct StepArgs : DeltaHeads {
+  RowsOf<T> out;
+  RowsOf<const T> x;  // queries, keys and values, then the norm's gate, b and a
+  RowsOf<const float> conv_weight;
+  RowsOf<float> kept;  // inputs, for the convolution
   const float* norm_weight;
-  float* kept;  // inputs, for the convolution
-  float* state;
-  const int* from;
-  const int* to;
-  std::int64_t out_stride, x_stride, weight_stride, kept_stride, state_stride;
-  int num_sequences, num_key_heads, num_value_heads, key_dim, value_dim, channels;
   float eps;
+  int num_sequences, channels;
 };
 
 // A thread's channel of the convolution; or none, whose value is 0.
@@ -39,11 +32,10 @@ class Channel {
       : stride_(args.channels), index_(index), there_(there) {
     if (!there) return;
 #pragma unroll
-    for (int k = 0; k < kTokens; ++k) weights_[k] = args.conv_weight[k * args.weight_stride + index];
+    for (int k = 0; k < kTokens; ++k) weights_[k] = args.conv_weight[k][index];
     if (from < 0) return;
 #pragma unroll
-    for (int k = 0; k < kHistory; ++k)
-      seen_[k] = args.kept[from * args.kept_stride + std::int64_t{k} * stride_ + index];
+    for (int k = 0; k < kHistory; ++k) seen_[k] = args.kept[from][std::int64_t{k} * stride_ + index];
   }
   __device__ void sum_history() {
 #pragma unroll

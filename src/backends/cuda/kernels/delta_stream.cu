@@ -54,7 +54,7 @@ struct Turns {
 
 template <typename T>
 __device__ float* state_of(const StepArgs<T>& args, int slot, int head) {
-  return args.state + slot * args.state_stride + std::int64_t{head} * kDim * kDim;
+  return args.state[slot] + std::int64_t{head} * kDim * kDim;
 }
 
 // Brings the state of a turn; of one that has none nothing, at once.
@@ -77,7 +77,7 @@ struct TurnInputs {
   __device__ TurnInputs(const StepArgs<T>& args, const Turn& turn)
       : channel(args, index_of(args, turn), turn.to >= 0 && part() < 3, turn.from) {
     if (turn.to < 0) return;
-    const T* x = args.x + turn.sequence * args.x_stride;
+    const T* x = args.x[turn.sequence];
     channel.read(x);
     const T* behind = x + args.channels;
     if (part() == 3) gate = behind[turn.head * kDim + static_cast<int>(threadIdx.x) % kDim];
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArg
       Channel<T> channel = now.channel;
       channel.sum_history();
       shared.mixed[TurnInputs<T>::part()][thread % kDim] = channel.value();
-      if (TurnInputs<T>::part() == 2 || turn.is_last) channel.keep(args.kept + turn.to * args.kept_stride);
+      if (TurnInputs<T>::part() == 2 || turn.is_last) channel.keep(args.kept[turn.to]);
     }
     inputs = TurnInputs<T>(args, next);
     __syncthreads();
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 1) delta_stream_kernel(const StepArg
       if (TurnInputs<T>::part() == 3) {
         const float inverse = inverse_rms(shared.results, kDim, args.eps);
         const int value = thread % kDim;
-        args.out[turn.sequence * args.out_stride + turn.head * kDim + value] =
+        args.out[turn.sequence][turn.head * kDim + value] =
             gated_normed<T>(shared.results[value], inverse, weight, widen(now.gate));
       }
     }

@@ -82,7 +82,7 @@ void allow_shared_bytes(int bytes) {
 // programmatic dependent launch.
 template <typename... Params, typename... Args>
 void launch_clusters(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid,
-                     unsigned cluster, dim3 block, std::size_t shared_bytes, Args... args) {
+                     unsigned cluster, dim3 block, std::size_t shared_bytes, const Args&... args) {
   cudaLaunchAttribute attributes[2]{};
   unsigned count = 0;
   if (overlaps_kernels()) {
@@ -105,7 +105,7 @@ void launch_clusters(const LaunchContext& context, const char* name, void (*kern
 
 template <typename... Params, typename... Args>
 void launch(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Args... args) {
+            std::size_t shared_bytes, const Args&... args) {
   launch_clusters(context, name, kernel, grid, 1, block, shared_bytes, args...);
 }
 

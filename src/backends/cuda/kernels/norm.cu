@@ -13,15 +13,6 @@
 namespace quire::cuda {
 namespace {
 
-template <int kWidth, typename Row>
-__device__ Vec<float, kWidth> load_wide(const Row* from) {
-  const auto raw = load_vec<kWidth>(from);
-  Vec<float, kWidth> values;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) values.values[i] = widen(raw.values[i]);
-  return values;
-}
-
 // The residual at `column` as it stays, added to and written back where there is an update.
 template <int kWidth, typename In, typename Out, typename Row>
 __device__ Vec<float, kWidth> updated(const NormArgs<In, Out, Row>& args, Row* residual, const In* x,
@@ -48,9 +39,9 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
   const int first = static_cast<int>(threadIdx.x) * kWidth;
   const int step = static_cast<int>(blockDim.x) * kWidth;
   const int rest = first + kHeld * step;
-  Row* residual = args.residual + row * args.residual_stride;
-  const In* x = args.x == nullptr ? nullptr : args.x + row * args.x_stride;
-  Out* out = args.out + row * args.out_stride;
+  Row* residual = args.residual[row];
+  const In* x = args.x.data == nullptr ? nullptr : args.x[row];
+  Out* out = args.out[row];
   const auto columns = static_cast<float>(args.columns);
 
   Vec<float, kWidth> weight[kHeld];

@@ -24,12 +24,11 @@ void dispatch_form(const NormParams& params, F&& f) {
 // Row: of the residual stream, or of what is normed as it is.
 template <typename In, typename Out, typename Row = float>
 struct NormArgs {
-  Out* out;
-  Row* residual;
-  const In* x;          // added to the residual first; null: nothing is
+  RowsOf<Out> out;
+  RowsOf<Row> residual;
+  RowsOf<const In> x;   // added to the residual first; null: nothing is
   const float* weight;  // of RMSNorm and LayerNorm
   const float* bias;    // of LayerNorm
-  std::int64_t out_stride, residual_stride, x_stride;
   int columns;
   float scale;      // of x
   float sum_scale;  // of the residual with it
@@ -40,14 +39,11 @@ struct NormArgs {
 template <typename In, typename Out, typename Row = float>
 NormArgs<In, Out, Row> norm_args(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                                  const NormParams& params) {
-  return {.out = out.data_as<Out>(),
-          .residual = residual.data_as<Row>(),
-          .x = x.data_as<const In>(),
+  return {.out = out,
+          .residual = residual,
+          .x = x,
           .weight = params.weight.data_as<const float>(),
           .bias = params.bias.data_as<const float>(),
-          .out_stride = out.stride(0),
-          .residual_stride = residual.stride(0),
-          .x_stride = x.stride(0),
           .columns = static_cast<int>(out.dim(1)),
           .scale = scale,
           .sum_scale = params.sum_scale,

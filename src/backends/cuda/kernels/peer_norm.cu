@@ -41,7 +41,7 @@ class SummedRow {
     return (row * args_.columns + column) / kWidth;
   }
   __device__ uint4 words_of(unsigned row, int column) const {
-    return sendable(as_words<T>(load_vec<kWidth>(args_.x + row * args_.x_stride + column)));
+    return sendable(as_words<T>(load_vec<kWidth>(args_.x[row] + column)));
   }
 
   // Adds up `row`, of which the others' parts are row `place` of the inbox, and norms it. sent(column, words)
@@ -49,10 +49,10 @@ class SummedRow {
   template <typename Sent>
   __device__ void finish(Exchange<kRanks>& exchange, const Peers& peers, unsigned row, unsigned place,
                          Sent&& sent) {
-    float* residual = args_.residual + row * args_.residual_stride;
+    float* residual = args_.residual[row];
     Vec<float, kWidth> held[kHeld];
     for_held([&](int v, int c) {
-      const auto own = load_vec<kWidth>(args_.x + row * args_.x_stride + c);
+      const auto own = load_vec<kWidth>(args_.x[row] + c);
       held[v] = load_vec<kWidth>(residual + c);
       uint4 words[kRanks];
       exchange.receive(vector_of(place, c), words);
@@ -75,7 +75,7 @@ class SummedRow {
       for_held([&](int v, int) { sum += squares(held[v], kForm == NormForm::kLayer ? normed.center : 0); });
       normed.inverse = rsqrtf(block_sum(sum) / columns + args_.eps);
     }
-    T* out = args_.out + row * args_.out_stride;
+    T* out = args_.out[row];
     for_held([&](int v, int c) {
       const auto values = normed.template of<T>(held[v], weight_[v], args_.bias + c);
       store_vec(out + c, values);
@@ -128,9 +128,8 @@ __device__ void two_trips(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld
     summed.for_held([&](int, int c) {
       uint4 words[kRanks];
       exchange.receive(upper + summed.vector_of(place, c), words, static_cast<int>(rows - place * size));
-      for_others(place, [&](int owner, unsigned row) {
-        store_vec(args.out + row * args.out_stride + c, as_values<T>(words[owner]));
-      });
+      for_others(place,
+                 [&](int owner, unsigned row) { store_vec(args.out[row] + c, as_values<T>(words[owner])); });
     });
   }
   exchange.end();
@@ -182,9 +181,8 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
                               const NormParams& params) {
   dispatch_float(x.dtype(), [&]<typename T>() {
     constexpr int kWidth = 16 / sizeof(T);
-    auto args = norm_args<T, T>(out, residual, x, scale, params);
-    const int held = args.columns <= kPeerThreads * kWidth ? 1 : 2;
-    const unsigned threads = ceil_div(ceil_div(args.columns, kWidth * held), 32) * 32;
+    const int held = x.dim(1) <= kPeerThreads * kWidth ? 1 : 2;
+    const unsigned threads = ceil_div(ceil_div(x.dim(1), kWidth * held), 32) * 32;
     const std::int64_t of_slot = rows_of_slot(peers, x);
     const int trips = peer_norm_trips(peers, x);
     const std::int64_t at_once = trips == 1 ? of_slot : of_slot / 2 * peers.size;
@@ -194,12 +192,11 @@ void peer_all_reduce_add_norm(const LaunchContext& context, const Peers& peers, 
         std::int64_t rows = std::min(at_once, x.dim(0) - begin);
         const std::int64_t rest = x.dim(0) - begin - rows;
         if (trips == 2 && rest > 0 && rest < peers.size) rows -= peers.size;  // too few for all ranks
+        const auto args = norm_args<T, T>(out.rows(begin, rows), residual.rows(begin, rows),
+                                          x.rows(begin, rows), scale, params);
         launch(context, "all_reduce_add_norm", kernel,
                grid_of(peers, ceil_div(rows, trips == 1 ? 1 : peers.size), threads), threads, 0, peers, args,
-               static_cast<unsigned>(rows));
-        args.x += rows * args.x_stride;
-        args.out += rows * args.out_stride;
-        args.residual += rows * args.residual_stride;
+               rows);
         begin += rows;
       }
     };

@@ -28,12 +28,11 @@ __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} 
 
 // kGated: x has a gate's columns, and behind them as many that it gates.
 template <int kWidth, bool kGated, typename T, typename Terms>
-__global__ void activate_kernel(T* out, const T* x, std::int64_t out_stride, std::int64_t x_stride,
-                                std::int64_t columns, Terms terms) {
+__global__ void activate_kernel(RowsOf<T> out, RowsOf<const T> x, std::int64_t columns, Terms terms) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
-  const T* at = x + blockIdx.x * x_stride + column;
+  const T* at = x[blockIdx.x] + column;
   wait_for_kernels();
   const auto values = load_vec<kWidth>(at);
   Vec<T, kWidth> up, result;
@@ -47,21 +46,20 @@ __global__ void activate_kernel(T* out, const T* x, std::int64_t out_stride, std
       result.values[i] = narrow<T>(activated(value, terms));
     }
   }
-  store_vec(out + blockIdx.x * out_stride + column, result);
+  store_vec(out[blockIdx.x] + column, result);
 }
 
 // of_rows: the gate has one element a row.
 template <int kWidth, typename T>
-__global__ void sigmoid_gate_kernel(T* out, const T* x, const T* gate, std::int64_t out_stride,
-                                    std::int64_t x_stride, std::int64_t gate_stride, std::int64_t columns,
-                                    bool of_rows, bool add) {
+__global__ void sigmoid_gate_kernel(RowsOf<T> out, RowsOf<const T> x, RowsOf<const T> gate,
+                                    std::int64_t columns, bool of_rows, bool add) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
   wait_for_kernels();
-  T* out_at = out + blockIdx.x * out_stride + column;
-  const T* gate_at = gate + blockIdx.x * gate_stride;
-  const auto values = load_vec<kWidth>(x + blockIdx.x * x_stride + column);
+  T* out_at = out[blockIdx.x] + column;
+  const T* gate_at = gate[blockIdx.x];
+  const auto values = load_vec<kWidth>(x[blockIdx.x] + column);
   Vec<T, kWidth> by{}, result{};
   if (!of_rows) by = load_vec<kWidth>(gate_at + column);
   if (add) result = load_vec<kWidth>(out_at);
@@ -75,11 +73,11 @@ __global__ void sigmoid_gate_kernel(T* out, const T* x, const T* gate, std::int6
 }
 
 template <int kWidth>
-__global__ void cap_kernel(float* x, std::int64_t stride, std::int64_t columns, float cap) {
+__global__ void cap_kernel(RowsOf<float> x, std::int64_t columns, float cap) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
-  float* at = x + blockIdx.x * stride + column;
+  float* at = x[blockIdx.x] + column;
   wait_for_kernels();
   auto values = load_vec<kWidth>(at);
 #pragma unroll
@@ -88,9 +86,9 @@ __global__ void cap_kernel(float* x, std::int64_t stride, std::int64_t columns, 
 }
 
 template <int kWidth, typename T>
-__global__ void embedding_kernel(float* out, const T* weight, const int* ids, std::int64_t first_row,
-                                 std::int64_t num_rows, std::int64_t out_stride, std::int64_t weight_stride,
-                                 std::int64_t columns, float scale) {
+__global__ void embedding_kernel(RowsOf<float> out, RowsOf<const T> weight, const int* ids,
+                                 std::int64_t first_row, std::int64_t num_rows, std::int64_t columns,
+                                 float scale) {
   admit_next_kernel();
   const std::int64_t column = vector_index() * kWidth;
   if (column >= columns) return;
@@ -98,11 +96,11 @@ __global__ void embedding_kernel(float* out, const T* weight, const int* ids, st
   const std::int64_t row = ids[blockIdx.x] - first_row;
   Vec<float, kWidth> values{};
   if (row >= 0 && row < num_rows) {
-    const auto raw = load_vec<kWidth>(weight + row * weight_stride + column);
+    values = load_wide<kWidth>(weight[row] + column);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values.values[i] = scale * widen(raw.values[i]);
+    for (float& value : values.values) value *= scale;
   }
-  store_vec(out + blockIdx.x * out_stride + column, values);
+  store_vec(out[blockIdx.x] + column, values);
 }
 
 // Strides and columns count units. places: rows of x, or its columns.
@@ -127,25 +125,12 @@ __global__ void fill_tokens_kernel(int* ids, const int* places, const int* token
   if (place >= 0) ids[i] = tokens[place];
 }
 
-__global__ void update_block_tables_kernel(int* tables, const int* entries, std::int64_t stride, int count) {
+__global__ void update_block_tables_kernel(RowsOf<int> tables, const int* entries, int count) {
   admit_next_kernel();
   const auto i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   wait_for_kernels();
-  tables[entries[3 * i] * stride + entries[3 * i + 1]] = entries[3 * i + 2];
-}
-
-// Calls f.template operator()<Unit>() with the largest unit that all rows split into: 16 bytes, or else one.
-template <typename F>
-void dispatch_copy_unit(std::initializer_list<Tensor> tensors, F&& f) {
-  bool wide = true;
-  for (const Tensor& tensor : tensors)
-    wide = wide && splits_into(tensor, static_cast<int>(16 / size_of(tensor.dtype())));
-  if (wide) {
-    f.template operator()<uint4>();
-  } else {
-    f.template operator()<std::uint8_t>();
-  }
+  tables[entries[3 * i]][entries[3 * i + 1]] = entries[3 * i + 2];
 }
 
 template <typename Unit>
@@ -164,8 +149,7 @@ void activate_rows(const LaunchContext& context, const char* name, const Tensor&
     dispatch_width<16 / sizeof(T)>({out, first}, [&]<int kWidth>() {
       dispatch_activation(activation, [&](auto terms) {
         launch_rows(context, name, activate_kernel<kWidth, kGated, T, decltype(terms)>, out.dim(0),
-                    ceil_div(out.dim(1), kWidth), out.data_as<T>(), x.data_as<const T>(), out.stride(0),
-                    x.stride(0), out.dim(1), terms);
+                    ceil_div(out.dim(1), kWidth), out, x, out.dim(1), terms);
       });
     });
   });
@@ -189,9 +173,7 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
   dispatch_float(out.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({out, x, of_rows ? x : gate}, [&]<int kWidth>() {
       launch_rows(context, "sigmoid_gate", sigmoid_gate_kernel<kWidth, T>, out.dim(0),
-                  ceil_div(out.dim(1), kWidth), out.data_as<T>(), x.data_as<const T>(),
-                  gate.data_as<const T>(), out.stride(0), x.stride(0), gate.stride(0), out.dim(1), of_rows,
-                  add);
+                  ceil_div(out.dim(1), kWidth), out, x, gate, out.dim(1), of_rows, add);
     });
   });
 }
@@ -199,8 +181,7 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
 void cap(const LaunchContext& context, const Tensor& x, float cap) {
   if (x.numel() == 0) return;
   dispatch_width<4>({x}, [&]<int kWidth>() {
-    launch_rows(context, "cap", cap_kernel<kWidth>, x.dim(0), ceil_div(x.dim(1), kWidth), x.data_as<float>(),
-                x.stride(0), x.dim(1), cap);
+    launch_rows(context, "cap", cap_kernel<kWidth>, x.dim(0), ceil_div(x.dim(1), kWidth), x, x.dim(1), cap);
   });
 }
 
@@ -210,20 +191,22 @@ void embedding(const LaunchContext& context, const Tensor& out, const Tensor& we
   dispatch_float(weight.dtype(), [&]<typename T>() {
     dispatch_width<4>({out, weight}, [&]<int kWidth>() {
       launch_rows(context, "embedding", embedding_kernel<kWidth, T>, out.dim(0), ceil_div(out.dim(1), kWidth),
-                  out.data_as<float>(), weight.data_as<const T>(), ids.data_as<const int>(), first_row,
-                  weight.dim(0), out.stride(0), weight.stride(0), out.dim(1), scale);
+                  out, weight, ids.data_as<const int>(), first_row, weight.dim(0), out.dim(1), scale);
     });
   });
 }
 
 void gather_rows(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& rows) {
   if (out.numel() == 0) return;
-  dispatch_copy_unit({out, x}, [&]<typename Unit>() {
+  const auto run = [&]<typename Unit>() {
     const std::int64_t units = in_units<Unit>(out.dim(1), out);
     launch_rows(context, "gather_rows", gather_kernel<Unit, true>, out.dim(0), units, out.data_as<Unit>(),
                 x.data_as<const Unit>(), rows.data_as<const int>(), in_units<Unit>(out.stride(0), out),
                 in_units<Unit>(x.stride(0), x), units);
-  });
+  };
+  const int width = 16 / static_cast<int>(size_of(x.dtype()));  // of a unit of 16 bytes
+  splits_into(out, width) && splits_into(x, width) ? run.template operator()<uint4>()
+                                                   : run.template operator()<std::uint8_t>();
 }
 
 void gather_cols(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& cols) {
@@ -249,7 +232,7 @@ void update_block_tables(const LaunchContext& context, const Tensor& tables, con
   const auto count = static_cast<int>(entries.dim(0));
   if (count == 0) return;
   launch(context, "update_block_tables", update_block_tables_kernel, ceil_div(count, kMaxThreads),
-         kMaxThreads, 0, tables.data_as<int>(), entries.data_as<const int>(), tables.stride(0), count);
+         kMaxThreads, 0, tables, entries.data_as<const int>(), count);
 }
 
 }  // namespace quire::cuda

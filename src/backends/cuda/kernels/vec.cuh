@@ -3,7 +3,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 
 #include "base/dtype.h"
@@ -44,6 +46,16 @@ __device__ inline void store_vec(T* to, const Vec<T, kWidth>& values) {
   *reinterpret_cast<Vec<T, kWidth>*>(to) = values;
 }
 
+// kWidth neighbours in float32.
+template <int kWidth, typename T>
+__device__ inline Vec<float, kWidth> load_wide(const T* from) {
+  const auto raw = load_vec<kWidth>(from);
+  Vec<float, kWidth> values;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) values.values[i] = widen(raw.values[i]);
+  return values;
+}
+
 // 16 bytes that are read once, and so need no place in L1.
 __device__ inline uint4 load_once(const void* from) {
   uint4 words;
@@ -52,6 +64,16 @@ __device__ inline uint4 load_once(const void* from) {
                : "l"(from));
   return words;
 }
+
+// A tensor along its first dimension, as kernels take it; null where there is none.
+template <typename T>
+struct RowsOf {
+  T* data;
+  std::int64_t stride;  // elements from a row to the next
+
+  RowsOf(const Tensor& tensor) : data(tensor.data_as<T>()), stride(tensor.stride(0)) {}
+  __device__ T* operator[](std::int64_t row) const { return data + row * stride; }
+};
 
 // Whether every row of `tensor`, if there is one, can be read in pieces of `width` elements.
 inline bool splits_into(const Tensor& tensor, int width) {
@@ -66,13 +88,8 @@ inline bool splits_into(const Tensor& tensor, int width) {
 // Calls f.template operator()<kWidth>() with the widest access that all rows allow: kWide elements, or 1.
 template <int kWide, typename F>
 void dispatch_width(std::initializer_list<Tensor> tensors, F&& f) {
-  bool wide = true;
-  for (const Tensor& tensor : tensors) wide = wide && splits_into(tensor, kWide);
-  if (wide) {
-    f.template operator()<kWide>();
-  } else {
-    f.template operator()<1>();
-  }
+  const bool wide = std::ranges::all_of(tensors, [](const Tensor& rows) { return splits_into(rows, kWide); });
+  wide ? f.template operator()<kWide>() : f.template operator()<1>();
 }
 
 inline unsigned ceil_div(std::int64_t a, std::int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
