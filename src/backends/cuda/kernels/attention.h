@@ -40,14 +40,37 @@ struct AttentionCall {
 
 constexpr float kLog2E = 1.44269504F;
 
-// From products to scores in base 2: outer * product, or where there is a cap outer * tanh(inner * product).
-struct ScoreScale {
-  explicit ScoreScale(const AttentionScores& scores)
+// AttentionScores as kernels take them. From products to scores in base 2: outer * product, or where there is
+// a cap outer * tanh(inner * product).
+struct ScoreArgs {
+  explicit ScoreArgs(const AttentionScores& scores)
       : outer((scores.cap > 0 ? scores.cap : scores.scale) * kLog2E),
-        inner(scores.cap > 0 ? scores.scale / scores.cap : 0) {}
+        inner(scores.cap > 0 ? scores.scale / scores.cap : 0),
+        window(window_of(scores)),
+        sinks(scores.sinks.data_as<const float>()) {}
 
   float outer;
-  float inner;  // 0: there is none
+  float inner;         // 0: there is no cap
+  int window;          // positions that a token sees
+  const float* sinks;  // or null
+};
+
+// The sequences of a batch as kernels take them.
+struct SequenceArgs {
+  explicit SequenceArgs(const AttentionBatch& batch)
+      : query_starts(batch.query_starts.data_as<const int>()),
+        seq_lens(batch.seq_lens.data_as<const int>()),
+        table_rows(batch.table_rows.data_as<const int>()),
+        block_tables(batch.block_tables.data_as<const int>()),
+        table_stride(batch.block_tables.stride(0)),
+        num_sequences(batch.num_sequences) {}
+
+  const int* query_starts;
+  const int* seq_lens;
+  const int* table_rows;
+  const int* block_tables;
+  std::int64_t table_stride;
+  int num_sequences;
 };
 
 // Sequences of one query token. Rows of other sequences, and of sequences of length 0, are left alone.

@@ -51,17 +51,12 @@ template <typename T>
 struct ClusterArgs {
   PrepareArgs<T> input;
   Native<T>* out;
-  const int* tables;
-  const int* starts;
-  const int* lengths;
-  const int* table_rows;
-  std::int64_t out_stride, table_stride;
+  SequenceArgs sequences;
+  std::int64_t out_stride;
   int block_shift;  // log2 of the block size
-  int window;
-  int cluster;  // blocks of threads
+  int cluster;      // blocks of threads
   HeadSplit split;
-  ScoreScale scale;
-  const float* sinks;  // or null
+  ScoreArgs scores;
 };
 
 // What a cluster computes: some query heads of a KV head of a sequence.
@@ -88,12 +83,13 @@ class WarpTiles {
   __device__ WarpTiles(const ClusterArgs<T>& args, const Item& item, int seq_len, int first, int step,
                        std::uint32_t ring)
       : args_(args),
-        table_(args.tables + args.table_rows[item.sequence] * args.table_stride),
+        table_(args.sequences.block_tables +
+               args.sequences.table_rows[item.sequence] * args.sequences.table_stride),
         keys_(args.input.keys + item.kv_head * args.input.key_head),
         values_(args.input.values + item.kv_head * args.input.value_head),
         seq_len_(seq_len),
-        first_key_(first_key(seq_len, args.window)),
-        first_token_((first_tile(seq_len, args.window) + first) * kTileTokens),
+        first_key_(first_key(seq_len, args.scores.window)),
+        first_token_((first_tile(seq_len, args.scores.window) + first) * kTileTokens),
         step_(step * kTileTokens),
         ring_(ring) {}
 
@@ -151,72 +147,60 @@ class WarpTiles {
   int upper_block_ = 0, lower_block_ = 0;
 };
 
-// What a block prepares of the new token: its queries, and in one block of a cluster the key and the value.
-template <typename T, typename Sizes>
-class NewToken {
- public:
-  __device__ NewToken(const ClusterArgs<T>& args, const Item& item, T* queries, T* key, T* value)
-      : args_(args), item_(item), queries_(queries), key_(key), value_(value) {}
+// A head that some lanes hold, to row `row` of queries in shared memory.
+template <typename QueryRows, typename T>
+__device__ void store_query(const PrepareArgs<T>& args, T* queries, int row,
+                            const HeadPiece<kWidth, T> (&head)[kPieces<kWidth>]) {
+  const auto at = [&](int column) {
+    const unsigned offset = QueryRows::offset(static_cast<unsigned>(row), static_cast<unsigned>(column) / 8);
+    return reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(queries) + offset) + column % 8;
+  };
+  for_pieces<kWidth>(args, [&](int p, int a, int b) {
+    store_vec(at(a), head[p].a);
+    store_vec(at(b), head[p].b);
+  });
+}
 
-  // By all threads; they wait for the kernels in front.
-  __device__ void prepare(bool has_last_tile) {
-    const int at_once = 32 >> args_.input.lane_bits;
-    const int query_jobs = (item_.num_heads + at_once - 1) / at_once;
-    const int jobs = query_jobs + (has_last_tile ? 2 : 0);
-    const int row = args_.starts[item_.sequence];
-    const int position = args_.input.positions[row], slot = args_.input.slots[row];
-    const T* const qkv = args_.input.qkv + row * args_.input.qkv_stride;
-    const int member = static_cast<int>(threadIdx.x) % 32 >> args_.input.lane_bits;
-    bool waited = false;
+// What a block prepares of the new token: its queries, and in the block with the last tile the key and the
+// value. By all threads; they wait for the kernels in front.
+template <typename Sizes, typename T, int kDim>
+__device__ void prepare_token(const ClusterArgs<T>& args, const Item& item, bool has_last_tile, T* queries,
+                              T (&key_and_value)[2][kDim]) {
+  const PrepareArgs<T>& input = args.input;
+  const int at_once = 32 >> input.lane_bits;
+  const int query_jobs = (item.num_heads + at_once - 1) / at_once;
+  const int jobs = query_jobs + (has_last_tile ? 2 : 0);
+  const int row = args.sequences.query_starts[item.sequence];
+  const int position = input.positions[row], slot = input.slots[row];
+  const T* const qkv = input.qkv + row * input.qkv_stride;
+  const int member = static_cast<int>(threadIdx.x) % 32 >> input.lane_bits;
+  bool waited = false;
 #pragma unroll 1
-    for (int job = static_cast<int>(threadIdx.x / kWarpSize); job < jobs; job += Sizes::kWarps) {
-      const Kind kind = job < query_jobs ? Kind::kQuery : job == query_jobs ? Kind::kKey : Kind::kValue;
-      const int query = job * at_once + member;
-      const bool is_there = kind == Kind::kQuery ? query < item_.num_heads : member == 0;
-      const int column = kind == Kind::kQuery ? item_.first_head + query
-                         : kind == Kind::kKey
-                             ? args_.input.num_heads + item_.kv_head
-                             : args_.input.num_heads + args_.input.num_kv_heads + item_.kv_head;
-      const HeadTerms<kWidth, T> terms(args_.input, kind, position);
-      if (!waited) wait_for_kernels();
-      waited = true;
-      HeadPiece<kWidth, T> head[kPieces<kWidth>] = {};
-      if (is_there) load_head<kWidth>(args_.input, qkv + column * args_.input.head_dim, head);
-      const bool is_value = kind == Kind::kValue;
-      if (!is_value || terms.norm != nullptr) transform<kWidth, true>(args_.input, terms, is_value, 1, head);
-      if (!is_there) continue;
-      if (kind == Kind::kQuery) {
-        store_chunks<typename Sizes::QueryRows>(queries_, query, head);
-        continue;
-      }
-      store_head<kWidth>(args_.input, is_value ? value_ : key_, head);
-      if (slot < 0 || item_.part > 0) continue;
-      store_head<kWidth>(args_.input, cached_at(args_.input, is_value, slot, item_.kv_head), head);
-    }
+  for (int job = static_cast<int>(threadIdx.x / kWarpSize); job < jobs; job += Sizes::kWarps) {
+    const Kind kind = job < query_jobs ? Kind::kQuery : job == query_jobs ? Kind::kKey : Kind::kValue;
+    const int query = job * at_once + member;
+    const bool is_there = kind == Kind::kQuery ? query < item.num_heads : member == 0;
+    const int column = kind == Kind::kQuery ? item.first_head + query
+                       : kind == Kind::kKey ? input.num_heads + item.kv_head
+                                            : input.num_heads + input.num_kv_heads + item.kv_head;
+    const HeadTerms<kWidth, T> terms(input, kind, position);
     if (!waited) wait_for_kernels();
+    waited = true;
+    HeadPiece<kWidth, T> head[kPieces<kWidth>] = {};
+    if (is_there) load_head<kWidth>(input, qkv + column * input.head_dim, head);
+    const bool is_value = kind == Kind::kValue;
+    if (!is_value || terms.norm != nullptr) transform<kWidth, true>(input, terms, is_value, 1, head);
+    if (!is_there) continue;
+    if (kind == Kind::kQuery) {
+      store_query<typename Sizes::QueryRows>(input, queries, query, head);
+      continue;
+    }
+    store_head<kWidth>(input, key_and_value[is_value ? 1 : 0], head);
+    if (slot < 0 || item.part > 0) continue;
+    store_head<kWidth>(input, cached_at(input, is_value, slot, item.kv_head), head);
   }
-
- private:
-  template <typename Rows>
-  __device__ void store_chunks(T* to, int row, const HeadPiece<kWidth, T> (&head)[kPieces<kWidth>]) const {
-    const auto at = [&](int column) {
-      return reinterpret_cast<T*>(
-                 reinterpret_cast<unsigned char*>(to) +
-                 Rows::offset(static_cast<unsigned>(row), static_cast<unsigned>(column) / 8)) +
-             column % 8;
-    };
-    for_pieces<kWidth>(args_.input, [&](int p, int a, int b) {
-      store_vec(at(a), head[p].a);
-      store_vec(at(b), head[p].b);
-    });
-  }
-
-  const ClusterArgs<T>& args_;
-  const Item& item_;
-  T* queries_;
-  T* key_;
-  T* value_;
-};
+  if (!waited) wait_for_kernels();
+}
 
 // Longer than 60 lines: the order of copying, waiting and multiplying is one whole.
 template <typename T, int kDim, int kHeadTiles>
@@ -234,7 +218,7 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
 
   admit_next_kernel();
   const Item item(args);
-  const int seq_len = args.lengths[item.sequence];
+  const int seq_len = args.sequences.seq_lens[item.sequence];
   if (seq_len == 0) return wait_for_kernels();  // no block of the cluster has anything to do
   hopper::arrive_relaxed_at_cluster();
   const int rank = static_cast<int>(blockIdx.x) % args.cluster;
@@ -244,8 +228,8 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
   WarpTiles<T, kDim, Sizes> tiles(args, item, seq_len, warp * args.cluster + rank, kWarps * args.cluster,
                                   shared_address(ring));
   for (int i = 0; i < Sizes::kStages; ++i) tiles.copy(i);
-  const int last_tile = item_tiles(seq_len, args.window) - 1;
-  NewToken<T, Sizes>(args, item, queries, new_rows[0], new_rows[1]).prepare(last_tile % args.cluster == rank);
+  const int last_tile = item_tiles(seq_len, args.scores.window) - 1;
+  prepare_token<Sizes>(args, item, last_tile % args.cluster == rank, queries, new_rows);
   __syncthreads();
 
   WarpAttention<Element, Element, kDim, kHeadTiles> attention(lane);
@@ -265,7 +249,7 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
       }
       __syncwarp();
     }
-    attention.add_tile(tiles.stage(i), tiles.hidden(i), seen - tiles.hidden(i), args.scale);
+    attention.add_tile(tiles.stage(i), tiles.hidden(i), seen - tiles.hidden(i), args.scores);
     __syncwarp();
     tiles.copy(i + Sizes::kStages);
   }
@@ -301,7 +285,7 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
     hopper::store_to_block(to + 1, owner, {weight.x, weight.y, 0, 0});
   }
   hopper::sync_cluster();
-  Element* const row = args.out + args.starts[item.sequence] * args.out_stride;
+  Element* const row = args.out + args.sequences.query_starts[item.sequence] * args.out_stride;
   for (int u = static_cast<int>(threadIdx.x); u < units_of_block; u += static_cast<int>(Sizes::kThreads)) {
     const int unit = u * args.cluster + rank;
     if (unit >= units) break;
@@ -311,7 +295,8 @@ __global__ void __launch_bounds__(Sizes<T, kDim, kHeadTiles>::kThreads, kBlocksO
         args.cluster, [&](int block) { return make_float2(from(block)[1].x, from(block)[1].y); },
         [&](int block) { return *from(block); });
     const int head = item.first_head + unit / (kDim / 4);
-    sum.write(row + head * kDim + unit % (kDim / 4) * 4, sink_weight(args.sinks, head, sum.weight().x));
+    sum.write(row + head * kDim + unit % (kDim / 4) * 4,
+              sink_weight(args.scores.sinks, head, sum.weight().x));
   }
 #endif
 }
@@ -356,18 +341,12 @@ void cluster_attention(const LaunchContext& context, const Tensor& out, const At
   const auto run_type = [&]<typename T>() {
     const ClusterArgs<T> args{.input = prepare_args<kWidth, T>(input, cache, batch),
                               .out = static_cast<Native<T>*>(out.data()),
-                              .tables = batch.block_tables.data_as<const int>(),
-                              .starts = batch.query_starts.data_as<const int>(),
-                              .lengths = batch.seq_lens.data_as<const int>(),
-                              .table_rows = batch.table_rows.data_as<const int>(),
+                              .sequences = SequenceArgs(batch),
                               .out_stride = out.stride(0),
-                              .table_stride = batch.block_tables.stride(0),
                               .block_shift = std::countr_zero(static_cast<unsigned>(cache.keys.dim(2))),
-                              .window = window_of(scores),
                               .cluster = cluster_of(context, items),
                               .split = split,
-                              .scale = ScoreScale(scores),
-                              .sinks = scores.sinks.data_as<const float>()};
+                              .scores = ScoreArgs(scores)};
     const auto run = [&]<int kDim, int kHeadTiles>() {
       using Sizes = Sizes<T, kDim, kHeadTiles>;
       constexpr auto kernel = cluster_attention_kernel<T, kDim, kHeadTiles>;

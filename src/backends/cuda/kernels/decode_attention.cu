@@ -46,7 +46,7 @@ template <typename T, int kDim>
 __device__ void write_output(const DecodeArgs& args, const Piece& piece, int head, int dim, HeadSum& sum) {
   head += piece.first_head(args.split);
   T* row = static_cast<T*>(args.out) + elements(piece.row.query_row, args.out_stride);
-  sum.write(row + head * kDim + dim, sink_weight(args.sinks, head, sum.weight().x));
+  sum.write(row + head * kDim + dim, sink_weight(args.scores.sinks, head, sum.weight().x));
 }
 
 // Where a share keeps one head of its piece of a divided item: it has up to one that begins in it, and one
@@ -69,7 +69,7 @@ __device__ void combine_warps(const DecodeArgs& args, const Piece& piece, const 
           const auto* sums = reinterpret_cast<const float*>(ring + begin);
           return *reinterpret_cast<const float4*>(sums + head * Sizes::kSumStride + dim);
         });
-    if (piece.whole(args.window)) {
+    if (piece.whole(args.scores.window)) {
       write_output<T, kDim>(args, piece, head, dim, sum);
     } else {
       const int slot = slot_of(args, static_cast<int>(blockIdx.x), piece.at.tile == 0, head);
@@ -92,7 +92,7 @@ template <typename T, int kDim, int kWarps>
 __device__ void merge_pieces(const DecodeArgs& args, const DecodeHeader& header, const Piece& piece,
                              Meeting<kWarps>& meeting) {
   const int item_in_row = piece.at.kv_head * args.split.parts + piece.at.part;
-  const int tiles = piece.tiles(args.window);
+  const int tiles = piece.tiles(args.scores.window);
   const int begin = piece.row.line_begin + item_in_row * header.line_length(tiles) + header.item_lead;
   const int first = begin / header.share_tiles;
   const int count = (begin + tiles - 1) / header.share_tiles - first + 1;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, Ring<E, k
     offset += Sizes::kStageBytes;
     if (offset == first_stage + Sizes::kStages * Sizes::kStageBytes) offset = first_stage;
   };
-  int tile = piece.first_tile_of<Sizes::kWarps>(warp), end = piece.end(args.window);
+  int tile = piece.first_tile_of<Sizes::kWarps>(warp), end = piece.end(args.scores.window);
   int last_stage = -1;  // the stage of the piece that was read last
   bool ended = false;   // the piece
   for (int index = 0;;) {
@@ -149,20 +149,20 @@ __global__ void __launch_bounds__(Ring<E, kDim, kHeadTiles>::kThreads, Ring<E, k
       advance(load_stage);
     }
     if (ended) {
-      if (!piece.whole(args.window)) merge_pieces<T, kDim>(args, header, piece, meeting);
+      if (!piece.whole(args.scores.window)) merge_pieces<T, kDim>(args, header, piece, meeting);
       if (++index == pieces.count()) return;
       piece = pieces.next(index, piece);
       tile = piece.first_tile_of<Sizes::kWarps>(warp);
-      end = piece.end(args.window);
+      end = piece.end(args.scores.window);
       last_stage = -1;
     }
     if (tile < end) {
       wait_for_copies<Sizes::kStages - 1>();
       __syncwarp();
       if (last_stage < 0) attention.begin(shared_ring + stage + Sizes::kQueries);
-      const int token = tile * kTileTokens + piece.first_token(args.window);
-      const int hidden = max(first_key(piece.row.seq_len, args.window) - token, 0);
-      attention.add_tile(shared_ring + stage, hidden, piece.row.seq_len - token - hidden, args.scale);
+      const int token = tile * kTileTokens + piece.first_token(args.scores.window);
+      const int hidden = max(first_key(piece.row.seq_len, args.scores.window) - token, 0);
+      attention.add_tile(shared_ring + stage, hidden, piece.row.seq_len - token - hidden, args.scores);
       __syncwarp();
       last_stage = stage;
       advance(stage);
@@ -220,11 +220,9 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       .q_stride = static_cast<int>(call.q.stride(0)),
       .table_stride = static_cast<int>(batch.block_tables.stride(0)),
       .block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size)),
-      .window = window_of(shape),
       .kv_heads = shape.num_kv_heads,
       .split = split,
-      .scale = ScoreScale(call.scores),
-      .sinks = call.scores.sinks.data_as<const float>(),
+      .scores = ScoreArgs(call.scores),
       .plan = lay_out_plan(reinterpret_cast<std::uintptr_t>(call.workspace.data()), shape, context.num_sms,
                            bytes)};
   require(bytes <= call.workspace.bytes(), "decode attention: workspace");

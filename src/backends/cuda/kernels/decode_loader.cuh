@@ -31,11 +31,9 @@ struct DecodeArgs {
   int q_stride;
   int table_stride;
   int block_shift;  // log2 of the block size
-  int window;
   int kv_heads;
   HeadSplit split;
-  ScoreScale scale;
-  const float* sinks;  // or null
+  ScoreArgs scores;
   DecodePlan plan;
 };
 
@@ -185,8 +183,8 @@ class Loader {
 
   // The next tile goes to `stage`, a shared address. One group of copies, empty when nothing is left.
   __device__ void load(std::uint32_t stage) {
-    while (tile_ >= piece_.end(args_.window) && index_ + 1 < pieces_.count()) open();
-    if (tile_ < piece_.end(args_.window)) copy_tile(stage);
+    while (tile_ >= piece_.end(args_.scores.window) && index_ + 1 < pieces_.count()) open();
+    if (tile_ < piece_.end(args_.scores.window)) copy_tile(stage);
     commit_copies();
   }
 
@@ -207,9 +205,9 @@ class Loader {
   __device__ void fetch_blocks() {
     const int* table = args_.tables + elements(piece_.row.table_row, args_.table_stride);
     const int tile = static_cast<int>(known_ * kWarpSize + lane_) * Sizes::kWarps + warp_;
-    const int token = tile * kTileTokens + piece_.first_token(args_.window);
+    const int token = tile * kTileTokens + piece_.first_token(args_.scores.window);
     if (token < piece_.row.seq_len) {
-      const int seen = max(token, first_key(piece_.row.seq_len, args_.window));
+      const int seen = max(token, first_key(piece_.row.seq_len, args_.scores.window));
       upper_block_ = table[seen >> args_.block_shift];
       lower_block_ = table[min(token + 8, piece_.row.seq_len - 1) >> args_.block_shift];
     }
@@ -244,8 +242,8 @@ class Loader {
     }
     if (begins_) copy_queries(stage + Sizes::kQueries);
     begins_ = false;
-    const int token = tile_ * kTileTokens + piece_.first_token(args_.window);
-    const unsigned hidden = max(first_key(piece_.row.seq_len, args_.window) - token, 0);
+    const int token = tile_ * kTileTokens + piece_.first_token(args_.scores.window);
+    const unsigned hidden = max(first_key(piece_.row.seq_len, args_.scores.window) - token, 0);
     const unsigned seen = piece_.row.seq_len - token - hidden;
     const int upper_block = __shfl_sync(~0U, upper_block_, owner);
     const int lower_block = __shfl_sync(~0U, lower_block_, owner);

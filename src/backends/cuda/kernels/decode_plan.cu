@@ -13,10 +13,7 @@ constexpr unsigned kWarpSize = 32;
 constexpr int kMinShare = 8;  // tiles: a smaller share costs more in merging than it gains
 
 struct PlanInput {
-  const int* query_starts;
-  const int* seq_lens;
-  const int* table_rows;
-  int num_sequences;
+  SequenceArgs sequences;
   int window;
   int kv_heads;
   int parts;
@@ -56,11 +53,12 @@ __device__ int2 write_rows(const PlanInput& input, DecodeRow* rows) {
   // Rows above, tiles below: both are summed at once.
   constexpr auto kOneRow = std::uint64_t{1} << 32;
   std::uint64_t before = 0;
-  for (int base = 0; base < input.num_sequences; base += kThreads) {
+  const SequenceArgs& sequences = input.sequences;
+  for (int base = 0; base < sequences.num_sequences; base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     int length = 0;
-    if (i < input.num_sequences && input.query_starts[i + 1] - input.query_starts[i] == 1) {
-      length = max(input.seq_lens[i], 0);
+    if (i < sequences.num_sequences && sequences.query_starts[i + 1] - sequences.query_starts[i] == 1) {
+      length = max(sequences.seq_lens[i], 0);
     }
     std::uint64_t total = 0;
     const std::uint64_t sum =
@@ -68,7 +66,7 @@ __device__ int2 write_rows(const PlanInput& input, DecodeRow* rows) {
         exclusive_sum(length == 0 ? 0 : kOneRow + static_cast<unsigned>(item_tiles(length, input.window)),
                       total);
     if (length != 0) {
-      rows[sum / kOneRow] = {length, input.table_rows[i], input.query_starts[i],
+      rows[sum / kOneRow] = {length, sequences.table_rows[i], sequences.query_starts[i],
                              static_cast<int>(sum % kOneRow)};
     }
     before += total;
@@ -193,10 +191,7 @@ std::size_t decode_workspace_bytes(const AttentionShape& shape, int num_sms) {
 void plan_decode(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
                  const Tensor& workspace) {
   const bool of_codes = shape.code != CacheCode::kNone;  // whose tiles take half the time
-  const PlanInput input{.query_starts = batch.query_starts.data_as<const int>(),
-                        .seq_lens = batch.seq_lens.data_as<const int>(),
-                        .table_rows = batch.table_rows.data_as<const int>(),
-                        .num_sequences = batch.num_sequences,
+  const PlanInput input{.sequences = SequenceArgs(batch),
                         .window = window_of(shape),
                         .kv_heads = shape.num_kv_heads,
                         .parts = HeadSplit(shape).parts,

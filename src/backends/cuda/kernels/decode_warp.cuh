@@ -71,7 +71,7 @@ class WarpAttention {
 
   // Of the 16 tokens at a stage's shared address, `hidden` lie before the window, and so many, at least one,
   // are seen.
-  __device__ void add_tile(std::uint32_t stage, unsigned hidden, unsigned seen, const ScoreScale& scale) {
+  __device__ void add_tile(std::uint32_t stage, unsigned hidden, unsigned seen, const ScoreArgs& score_args) {
     float even[kHeadTiles][4] = {}, odd[kHeadTiles][4] = {};  // scores in two chains, which hide latency
 #pragma unroll
     for (int k = 0; k < kSteps; k += kAtOnce) {
@@ -103,14 +103,14 @@ class WarpAttention {
         even[n][i] += odd[n][i];
         if constexpr (kIsCode<E>) even[n][i] *= key_scales[i / 2] * query_scales_[n][i % 2];
       }
-      if (scale.inner != 0) {
+      if (score_args.inner != 0) {
 #pragma unroll
-        for (float& score : even[n]) score = tanh_approx(score * scale.inner);
+        for (float& score : even[n]) score = tanh_approx(score * score_args.inner);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool is_seen = lane_ / 4 + i / 2 * 8 - hidden < seen;
-        even[n][i] = is_seen ? even[n][i] * scale.outer : -INFINITY;
+        even[n][i] = is_seen ? even[n][i] * score_args.outer : -INFINITY;
         if (!is_seen) value_exponents[i / 2] = 0;  // which may have been anything
       }
       weigh(n, even[n], value_exponents, weights[n]);

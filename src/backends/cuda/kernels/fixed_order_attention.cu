@@ -28,18 +28,14 @@ struct Params {
   const void* q;
   const void* keys;
   const void* values;
-  const int* query_starts;
-  const int* seq_lens;
-  const int* table_rows;
-  const int* block_tables;
+  SequenceArgs sequences;
+  ScoreArgs scores;
   const float* slopes;      // of ALiBi, or null
-  const float* sinks;       // or null
   const float* key_scales;  // of codes, or null
   const float* value_scales;
-  std::int64_t out_stride, q_stride, block_stride, head_stride, table_stride;
+  std::int64_t out_stride, q_stride, block_stride, head_stride;
   std::int64_t scale_block_stride, scale_head_stride;
-  int num_sequences, num_kv_heads, group, head_dim, block_size, window;
-  ScoreScale scale;
+  int num_kv_heads, group, head_dim, block_size;
 };
 
 template <typename T, int kVector>
@@ -184,8 +180,8 @@ struct Shared {
 __device__ int find_sequence(const Params& p, int token, int* found) {
   if (threadIdx.x == 0) *found = -1;
   __syncthreads();
-  for (int i = threadIdx.x; i < p.num_sequences; i += blockDim.x) {
-    if (p.query_starts[i] <= token && token < p.query_starts[i + 1]) *found = i;
+  for (int i = threadIdx.x; i < p.sequences.num_sequences; i += blockDim.x) {
+    if (p.sequences.query_starts[i] <= token && token < p.sequences.query_starts[i + 1]) *found = i;
   }
   __syncthreads();
   return *found;
@@ -236,7 +232,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const int token = blockIdx.x;
   const int sequence = find_sequence(p, token, &shared.sequence);
   if (sequence < 0) return;
-  const int position = p.seq_lens[sequence] - (p.query_starts[sequence + 1] - token);
+  const int position = p.sequences.seq_lens[sequence] - (p.sequences.query_starts[sequence + 1] - token);
   if (position < 0) return;
 
   const int kv_head = blockIdx.y % p.num_kv_heads;
@@ -256,17 +252,17 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   for (int h = 0; h < kHeads; ++h) {
     if (h < heads && has_dims) load(q[h], q_row + h * p.head_dim + dim);
     if (h < heads && p.slopes != nullptr) slopes[h] = __fmul_rn(p.slopes[head + h], kLog2E);
-    if (h < heads && p.sinks != nullptr && warp == 0) {  // as a key without a value before all others
-      sums.top[h] = __fmul_rn(p.sinks[head + h], kLog2E);
+    if (h < heads && p.scores.sinks != nullptr && warp == 0) {  // as a key without a value before all others
+      sums.top[h] = __fmul_rn(p.scores.sinks[head + h], kLog2E);
       sums.total[h] = 1;
     }
   }
 
-  const int* table = p.block_tables + p.table_rows[sequence] * p.table_stride;
+  const int* table = p.sequences.block_tables + p.sequences.table_rows[sequence] * p.sequences.table_stride;
   const std::int64_t base = kv_head * p.head_stride + dim;
   const E* keys = static_cast<const E*>(p.keys) + base;
   const E* values = static_cast<const E*>(p.values) + base;
-  const int first_key = max(position - p.window + 1, 0);
+  const int first_key = max(position - p.scores.window + 1, 0);
   const int first_chunk = first_key / kChunk;
   const int own_chunk = first_chunk + ((warp - first_chunk) & (kWarps - 1));
   for (int chunk = own_chunk * kChunk; chunk <= position; chunk += kWarps * kChunk) {
@@ -289,11 +285,11 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
 #pragma unroll
       for (float& score : scores) score = __fmul_rn(score, key_scale);
     }
-    if (p.scale.inner != 0 && row >= 0) {
+    if (p.scores.inner != 0 && row >= 0) {
 #pragma unroll
-      for (float& score : scores) score = tanhf(__fmul_rn(score, p.scale.inner));
+      for (float& score : scores) score = tanhf(__fmul_rn(score, p.scores.inner));
     }
-    sums.weigh(scores, p.scale.outer, slopes, static_cast<float>(key - position));
+    sums.weigh(scores, p.scores.outer, slopes, static_cast<float>(key - position));
     if constexpr (kIsCode<E>) {
 #pragma unroll
       for (float& weight : scores) weight = __fmul_rn(weight, value_scale);
@@ -337,32 +333,24 @@ void fixed_order_attention(const LaunchContext& context, const AttentionCall& ca
                            const AttentionBatch& batch, const AttentionShape& shape) {
   if (batch.num_tokens == 0) return;
   const Tensor& keys = call.cache.keys;
-  Params p{.scale = ScoreScale(call.scores)};
+  Params p{.sequences = SequenceArgs(batch), .scores = ScoreArgs(call.scores)};
   p.out = call.out.data();
   p.q = call.q.data();
   p.keys = keys.data();
   p.values = call.cache.values.data();
-  p.query_starts = batch.query_starts.data_as<const int>();
-  p.seq_lens = batch.seq_lens.data_as<const int>();
-  p.table_rows = batch.table_rows.data_as<const int>();
-  p.block_tables = batch.block_tables.data_as<const int>();
   p.slopes = call.scores.alibi_slopes.data_as<const float>();
-  p.sinks = call.scores.sinks.data_as<const float>();
   p.out_stride = call.out.stride(0);
   p.q_stride = call.q.stride(0);
   p.block_stride = keys.stride(0);
   p.head_stride = keys.stride(1);
-  p.table_stride = batch.block_tables.stride(0);
   p.key_scales = call.cache.key_scales.data_as<const float>();
   p.value_scales = call.cache.value_scales.data_as<const float>();
   p.scale_block_stride = call.cache.key_scales.stride(0);
   p.scale_head_stride = call.cache.key_scales.stride(1);
-  p.num_sequences = batch.num_sequences;
   p.num_kv_heads = shape.num_kv_heads;
   p.group = shape.num_heads / shape.num_kv_heads;
   p.head_dim = shape.head_dim;
   p.block_size = shape.block_size;
-  p.window = window_of(shape);
   dispatch_float(call.q.dtype(), [&]<typename T>() {
     dispatch_elements<T>(call.cache.code,
                          [&]<typename E>() { launch_elements<T, E>(context, p, batch.num_tokens); });

@@ -27,11 +27,8 @@ int packed_heads(const AttentionShape& shape) {
 int tile_tokens(const AttentionShape& shape) { return kTileRows / packed_heads(shape); }
 
 struct PlanParams {
-  const int* query_starts;
-  const int* seq_lens;
-  const int* table_rows;
+  SequenceArgs sequences;
   PrefillPlan* plan;
-  int num_sequences;
   int tile_tokens;
   int least_tokens;    // of a sequence for prefill
   int keys_per_class;  // sequences are sorted by length / keys_per_class
@@ -46,9 +43,9 @@ struct Queries {
   int length_class;
 
   __device__ Queries(const PlanParams& p, int sequence) {
-    const int length = p.seq_lens[sequence];
-    row = p.query_starts[sequence];
-    tokens = p.query_starts[sequence + 1] - row;
+    const int length = p.sequences.seq_lens[sequence];
+    row = p.sequences.query_starts[sequence];
+    tokens = p.sequences.query_starts[sequence + 1] - row;
     if (tokens < p.least_tokens || length < tokens) tokens = 0;
     position = length - tokens;
     tiles = (tokens + p.tile_tokens - 1) / p.tile_tokens;
@@ -86,7 +83,7 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
   const int thread = threadIdx.x;
   places[thread] = 0;
   __syncthreads();
-  for (int s = thread; s < p.num_sequences; s += kPlanThreads) {
+  for (int s = thread; s < p.sequences.num_sequences; s += kPlanThreads) {
     const Queries queries(p, s);
     atomicAdd(&places[queries.length_class], queries.tiles);
   }
@@ -97,7 +94,7 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
 
   auto* tiles = reinterpret_cast<PrefillTile*>(p.plan + 1);
   const int lane = thread % 32;
-  for (int s = thread / 32; s < p.num_sequences; s += kPlanThreads / 32) {
+  for (int s = thread / 32; s < p.sequences.num_sequences; s += kPlanThreads / 32) {
     const Queries queries(p, s);
     int place = 0;
     if (lane == 0) place = atomicAdd(&places[queries.length_class], queries.tiles);
@@ -105,14 +102,14 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
     for (int i = lane; i < queries.tiles; i += 32) {
       const int first = i * p.tile_tokens;
       tiles[place + queries.tiles - 1 - i] = {queries.row + first, min(p.tile_tokens, queries.tokens - first),
-                                              queries.position + first, p.table_rows[s]};
+                                              queries.position + first, p.sequences.table_rows[s]};
     }
   }
 }
 
 // A tile's pieces, of which all fit on the SMs at once.
 int pieces_of(const LaunchContext& context, const AttentionBatch& batch, const PrefillParams& params) {
-  const int keys = std::min(batch.max_seq_len, params.window) / kLeastKeysOfAPiece;
+  const int keys = std::min(batch.max_seq_len, params.scores.window) / kLeastKeysOfAPiece;
   return std::clamp(context.num_sms / max_prefill_work(batch, params), 1, std::clamp(keys, 1, kMaxPieces));
 }
 
@@ -140,21 +137,17 @@ std::size_t prefill_workspace_bytes(const AttentionShape& shape, int num_sms, Pr
 void plan_prefill(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
                   const Tensor& workspace, PrefillOf of) {
   if (!has_work(batch, of)) return;
-  PlanParams p{};
-  p.query_starts = batch.query_starts.data_as<const int>();
-  p.seq_lens = batch.seq_lens.data_as<const int>();
-  p.table_rows = batch.table_rows.data_as<const int>();
-  p.plan = workspace.data_as<PrefillPlan>();
-  p.num_sequences = batch.num_sequences;
-  p.tile_tokens = tile_tokens(shape);
-  p.least_tokens = of == PrefillOf::kChunks ? 2 : 1;
-  p.keys_per_class = batch.max_seq_len / kPlanThreads + 1;
+  const PlanParams p{.sequences = SequenceArgs(batch),
+                     .plan = workspace.data_as<PrefillPlan>(),
+                     .tile_tokens = tile_tokens(shape),
+                     .least_tokens = of == PrefillOf::kChunks ? 2 : 1,
+                     .keys_per_class = batch.max_seq_len / kPlanThreads + 1};
   launch(context, "plan_prefill", plan_kernel, 1, kPlanThreads, 0, p);
 }
 
 PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& batch,
                              const AttentionShape& shape, PrefillOf of) {
-  PrefillParams p{.scale = ScoreScale(call.scores)};
+  PrefillParams p{.scores = ScoreArgs(call.scores)};
   p.far_from_cap = of == PrefillOf::kChunks ? kFarFromCap : 0;
   p.out = call.out.data();
   p.q = call.q.data();
@@ -167,13 +160,11 @@ PrefillParams prefill_params(const AttentionCall& call, const AttentionBatch& ba
   p.block_stride = static_cast<int>(call.cache.keys.stride(0));
   p.head_stride = static_cast<int>(call.cache.keys.stride(1));
   p.table_stride = batch.block_tables.stride(0);
-  p.window = window_of(shape);
   p.group = shape.num_heads / shape.num_kv_heads;
   p.packed_heads = packed_heads(shape);
   p.tile_tokens = tile_tokens(shape);
   p.head_tiles = shape.num_heads / p.packed_heads;
   p.block_shift = std::countr_zero(static_cast<unsigned>(shape.block_size));
-  p.sinks = call.scores.sinks.data_as<const float>();
   p.code = call.cache.code;
   p.key_scales = call.cache.key_scales.data_as<const float>();
   p.value_scales = call.cache.value_scales.data_as<const float>();

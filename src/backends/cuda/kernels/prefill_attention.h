@@ -35,15 +35,13 @@ struct PrefillParams {
   PrefillPlan* plan;
   std::int64_t out_stride, q_stride, table_stride;  // in elements
   int block_stride, head_stride;                    // of the cache
-  int window;                                       // positions that a token sees
   int group;                                        // query heads of a KV head
   int packed_heads;                                 // of them in one tile: a divisor of group
   int tile_tokens;                                  // at most, in one tile
   int head_tiles;   // tiles side by side for the same tokens: num_heads / packed_heads
   int block_shift;  // log2 of the block size
-  ScoreScale scale;
+  ScoreArgs scores;
   float far_from_cap;  // a warp whose scores all lie below this share of the cap may use a polynomial
-  const float* sinks;  // or null
   CacheCode code;
   const float* key_scales;  // of codes, or null
   const float* value_scales;

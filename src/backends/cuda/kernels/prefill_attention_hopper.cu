@@ -211,9 +211,9 @@ struct Consumer {
     hopper::pin(scores);
     release(&shared.keys_free[ring.place]);
     if (is_last) release(&shared.queries_free[queries.place]);
-    if (p.scale.inner != 0) cap_scores(scores, p.scale.inner, p.far_from_cap);
-    if (masked) mask_scores(scores, first_key, last, p.window);
-    softmax.weigh(scores, p.scale.outer, shrink);
+    if (p.scores.inner != 0) cap_scores(scores, p.scores.inner, p.far_from_cap);
+    if (masked) mask_scores(scores, first_key, last, p.scores.window);
+    softmax.weigh(scores, p.scores.outer, shrink);
     hopper::pin(scores);
   }
 
@@ -228,7 +228,7 @@ struct Consumer {
     const int row = 64 * group + thread / 32 * 16 + thread % 32 / 4;
     const int last[2] = {last_key(p, tile, row), last_key(p, tile, row + 8)};
     // The first key and the last that all 64 rows see.
-    const int all_see_from = last_key(p, tile, 64 * group + 63) - p.window + 1;
+    const int all_see_from = last_key(p, tile, 64 * group + 63) - p.scores.window + 1;
     const int all_see = last_key(p, tile, 64 * group);
     const int lowest = keys.begin / S::kKeys * S::kKeys;
     int first_key = (keys.end - 1) / S::kKeys * S::kKeys;
@@ -397,7 +397,7 @@ void launch_shape(const LaunchContext& context, const PrefillParams& params, con
   }
   PrefillParams scaled = params;
   if (kNarrowsQueries<T, S>)
-    (params.scale.inner != 0 ? scaled.scale.inner : scaled.scale.outer) /= kQueryFactor;
+    (params.scores.inner != 0 ? scaled.scores.inner : scaled.scores.outer) /= kQueryFactor;
   const int grid = std::min(context.num_sms, max_prefill_work(batch, params) * params.pieces);
   launch(context, "prefill_attention", kernel, grid, kThreads, kBytes, maps, scaled);
 }

@@ -142,13 +142,15 @@ struct WarpRows {
   __device__ void weigh(const PrefillParams& p, const PrefillTile& tile, int first_row, int first_key) {
 #pragma unroll
     for (int m = 0; m < S::kParts; ++m) {
-      if (p.scale.inner != 0) cap_scores(scores[m], p.scale.inner, p.far_from_cap);
-      if (first_key + S::kKeys - 1 > tile.position || first_key < tile.position + tile.tokens - p.window) {
+      if (p.scores.inner != 0) cap_scores(scores[m], p.scores.inner, p.far_from_cap);
+      if (first_key + S::kKeys - 1 > tile.position ||
+          first_key < tile.position + tile.tokens - p.scores.window) {
         const int row = first_row + 16 * m + threadIdx.x % 32 / 4;
-        mask_scores(scores[m], first_key, {last_key(p, tile, row), last_key(p, tile, row + 8)}, p.window);
+        mask_scores(scores[m], first_key, {last_key(p, tile, row), last_key(p, tile, row + 8)},
+                    p.scores.window);
       }
       float shrink[2];
-      softmax[m].weigh(scores[m], p.scale.outer, shrink);
+      softmax[m].weigh(scores[m], p.scores.outer, shrink);
       multiply_rows(sums[m], shrink);
     }
   }

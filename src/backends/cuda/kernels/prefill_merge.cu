@@ -27,7 +27,7 @@ __global__ __launch_bounds__(kThreads) void merge_prefill_kernel(const PrefillPa
     float top = -INFINITY;  // a row sees its own key, so that some piece has a score
     for (int piece = 0; piece < p.pieces; ++piece)
       top = fmaxf(top, part_of(p, work * p.pieces + piece, head_dim).tops[row]);
-    float total = sink_weight(p.sinks, head, top), sums[8] = {};
+    float total = sink_weight(p.scores.sinks, head, top), sums[8] = {};
     for (int piece = 0; piece < p.pieces; ++piece) {
       const PrefillPart part = part_of(p, work * p.pieces + piece, head_dim);
       const float factor = exp2_approx(part.tops[row] - top);

@@ -40,7 +40,7 @@ __device__ inline int last_key(const PrefillParams& p, const PrefillTile& tile, 
 
 // The first key that a tile's first token sees.
 __device__ inline int first_key_of(const PrefillParams& p, const PrefillTile& tile) {
-  return max(tile.position - p.window + 1, 0);
+  return max(tile.position - p.scores.window + 1, 0);
 }
 
 // Products to tanh(inner * product). Where all of a warp's lie below `far`, at most kFarFromCap, by a
@@ -169,7 +169,7 @@ __device__ void write_part(const PrefillParams& p, const PrefillTile& tile, int 
     const float total = quad_sum(softmax.total[r]);
     if (at >= tile.tokens * p.packed_heads) continue;
     if (lane == 0) {
-      part.tops[at] = softmax.top[r] * p.scale.outer;
+      part.tops[at] = softmax.top[r] * p.scores.outer;
       part.totals[at] = total;
     }
     if (!has_keys) continue;
@@ -190,7 +190,7 @@ __device__ void write_rows(const PrefillParams& p, const PrefillTile& tile, int 
   for (int r = 0; r < 2; ++r) {
     const int token = (row + 8 * r) / p.packed_heads;
     const int head = head_tile * p.packed_heads + (row + 8 * r) % p.packed_heads;
-    const float sink = sink_weight(p.sinks, head, softmax.top[r] * p.scale.outer);
+    const float sink = sink_weight(p.scores.sinks, head, softmax.top[r] * p.scores.outer);
     const float inverse = __fdividef(1.0F, quad_sum(softmax.total[r]) + sink);
     T* out =
         static_cast<T*>(p.out) + (tile.row + token) * p.out_stride + static_cast<std::int64_t>(head) * kDim;
