@@ -4,12 +4,12 @@
 
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/decode_plan.cuh"
+#include "backends/cuda/kernels/scan.cuh"
 
 namespace quire::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr unsigned kWarpSize = 32;
 constexpr int kMinShare = 8;  // tiles: a smaller share costs more in merging than it gains
 
 struct PlanInput {
@@ -22,30 +22,6 @@ struct PlanInput {
 
   __device__ int tiles_of(const DecodeRow& row) const { return item_tiles(row.seq_len, window); }
 };
-
-__device__ std::uint64_t inclusive_sum_of_warp(std::uint64_t value) {
-  const unsigned lane = threadIdx.x % kWarpSize;
-  for (unsigned step = 1; step < kWarpSize; step *= 2) {
-    const std::uint64_t other = __shfl_up_sync(~0U, value, step);
-    if (lane >= step) value += other;
-  }
-  return value;
-}
-
-// Sum of `value` over the threads before this one; the sum over all goes to `total`.
-__device__ std::uint64_t exclusive_sum(std::uint64_t value, std::uint64_t& total) {
-  __shared__ std::uint64_t warp_sums[kThreads / kWarpSize];
-  static_assert(kThreads / kWarpSize == kWarpSize);
-  const unsigned warp = threadIdx.x / kWarpSize;
-  const std::uint64_t sum = inclusive_sum_of_warp(value);
-  if (threadIdx.x % kWarpSize == kWarpSize - 1) warp_sums[warp] = sum;
-  __syncthreads();
-  const std::uint64_t sums = inclusive_sum_of_warp(warp_sums[threadIdx.x % kWarpSize]);
-  total = __shfl_sync(~0U, sums, kWarpSize - 1);
-  const std::uint64_t before = __shfl_sync(~0U, sums, (warp + kWarpSize - 1) % kWarpSize);
-  __syncthreads();  // warp_sums may be written again
-  return (warp == 0 ? 0 : before) + sum - value;
-}
 
 // Writes the sequences that take part one after the other, with the tiles before them, of one item each, as
 // their line_begin; returns how many they are and how many tiles.
@@ -63,8 +39,8 @@ __device__ int2 write_rows(const PlanInput& input, DecodeRow* rows) {
     std::uint64_t total = 0;
     const std::uint64_t sum =
         before +
-        exclusive_sum(length == 0 ? 0 : kOneRow + static_cast<unsigned>(item_tiles(length, input.window)),
-                      total);
+        exclusive_sum_of_block(
+            length == 0 ? 0 : kOneRow + static_cast<unsigned>(item_tiles(length, input.window)), total);
     if (length != 0) {
       rows[sum / kOneRow] = {length, sequences.table_rows[i], sequences.query_starts[i],
                              static_cast<int>(sum % kOneRow)};

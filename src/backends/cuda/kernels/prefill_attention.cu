@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "backends/cuda/kernels/prefill_attention.h"
+#include "backends/cuda/kernels/scan.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -53,24 +54,6 @@ struct Queries {
   }
 };
 
-// Turns counts of tiles by class into the first place of each class, and returns their sum to the last
-// thread.
-__device__ int add_up(int (&places)[kPlanThreads]) {
-  __shared__ int warp_sums[kPlanThreads / 32];
-  const int thread = threadIdx.x;
-  const int count = places[thread];
-  int sum = count;  // over this warp's classes up to this thread's
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int before = __shfl_up_sync(0xFFFFFFFFU, sum, distance);
-    if (thread % 32 >= distance) sum += before;
-  }
-  if (thread % 32 == 31) warp_sums[thread / 32] = sum;
-  __syncthreads();
-  for (int warp = 0; warp < thread / 32; ++warp) sum += warp_sums[warp];
-  places[thread] = sum - count;
-  return sum;
-}
-
 bool has_work(const AttentionBatch& batch, PrefillOf of) {
   return of == PrefillOf::kAllInFixedOrder ? batch.num_tokens > 0 : batch.max_query_len > 1;
 }
@@ -88,8 +71,9 @@ __global__ __launch_bounds__(kPlanThreads) void plan_kernel(const PlanParams p) 
     atomicAdd(&places[queries.length_class], queries.tiles);
   }
   __syncthreads();
-  const int sum = add_up(places);
-  if (thread == kPlanThreads - 1) *p.plan = {sum, 0};
+  int num_tiles;
+  places[thread] = exclusive_sum_of_block(places[thread], num_tiles);
+  if (thread == 0) *p.plan = {num_tiles, 0};
   __syncthreads();
 
   auto* tiles = reinterpret_cast<PrefillTile*>(p.plan + 1);
