@@ -1,5 +1,6 @@
 // What chunks of the gated delta rule are to their states: see delta_chunks.cuh.
 #include "backends/cuda/kernels/delta_chunks.cuh"
+#include "backends/cuda/kernels/scan.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -43,9 +44,7 @@ __device__ void load_keys(const ChunkArgs<T>& args, const ChunkRows& rows, int h
       float squares = 0;
 #pragma unroll
       for (int j = 0; j < 8; ++j) squares = fmaf(widen(raw[i].values[j]), widen(raw[i].values[j]), squares);
-#pragma unroll
-      for (int lanes = 8; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0U, squares, lanes);
-      const float inverse = 1.0F / sqrtf(squares + 1e-6F);
+      const float inverse = 1.0F / sqrtf(sum_of_lanes<8, 1>(squares) + 1e-6F);
       const float power = __uint_as_float(__float_as_uint(inverse) & 0x7F800000U);
       Vec<std::uint32_t, 4> halves;
 #pragma unroll
@@ -79,12 +78,7 @@ __device__ void load_rates(const ChunkArgs<T>& args, const ChunkRows& rows, int 
     logs[i] = rate * (a > 20 ? a : log1pf(expf(a)));
     betas[token] = 1.0F / (1.0F + expf(-widen(*rates)));
   }
-  float sum = logs[0] + logs[1];
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const float before = __shfl_up_sync(~0U, sum, lanes);
-    if (lane >= lanes) sum += before;
-  }
+  const float sum = inclusive_sum_of_warp(logs[0] + logs[1]);
   const float before = __shfl_up_sync(~0U, sum, 1);
   decays[2 * lane] = (lane > 0 ? before : 0) + logs[0];
   decays[2 * lane + 1] = sum;

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kChunk = 32;  // keys: one a lane where scores are turned into weights
-constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
 struct Params {
   void* out;
@@ -38,17 +37,16 @@ struct Params {
   int num_kv_heads, group, head_dim, block_size;
 };
 
-template <typename T, int kVector>
-struct alignas(16) Vector {
-  T values[kVector];
-};
-
 // The kVector dimensions that a lane loads and sums.
 template <int kVector, typename T>
 __device__ void load(float (&to)[kVector], const T* from) {
-  const auto vector = *reinterpret_cast<const Vector<T, kVector>*>(from);
+  constexpr int kWidth = 16 / sizeof(T);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) to[i] = widen(vector.values[i]);
+  for (int first = 0; first < kVector; first += kWidth) {
+    const auto part = load_wide<kWidth>(from + first);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) to[first + i] = part.values[i];
+  }
 }
 
 template <int kVector, CacheCode kCode>
@@ -74,17 +72,12 @@ __device__ void load(float (&to)[kVector], const Code<kCode>* from) {
 template <typename T, int kLanes, int kHeads, int kVector>
 struct Sums {
   float top[kHeads];
-  float total[kHeads];
-  float out[kHeads][kVector];
+  float total[kHeads] = {};
+  float out[kHeads][kVector] = {};
 
   __device__ Sums() {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      top[h] = -INFINITY;
-      total[h] = 0;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) out[h][i] = 0;
-    }
+    for (float& highest : top) highest = -INFINITY;
   }
 
   // Scores of a chunk: lane j gets those of key j. `row`: offset of this lane's key, negative where there is
@@ -95,7 +88,7 @@ struct Sums {
     for (int h = 0; h < kHeads; ++h) scores[h] = -INFINITY;
 #pragma unroll 4
     for (int step = 0; step < kLanes; ++step) {
-      const std::int64_t from = __shfl_sync(kAllLanes, row, lane / kLanes * kLanes + step);
+      const std::int64_t from = __shfl_sync(~0U, row, lane / kLanes * kLanes + step);
       float k[kVector] = {};
       if (from >= 0 && has_dims) load(k, keys + from);
 #pragma unroll
@@ -103,10 +96,7 @@ struct Sums {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < kVector; ++i) sum = __fmaf_rn(q[h][i], k[i], sum);
-#pragma unroll
-        for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-          sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, mask));
-        }
+        sum = sum_of_lanes<kLanes / 2, 1>(sum);
         if (step == lane % kLanes && from >= 0) scores[h] = sum;
       }
     }
@@ -117,20 +107,12 @@ struct Sums {
   __device__ void weigh(float (&scores)[kHeads], float scale, const float (&slopes)[kHeads], float distance) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      float highest = __fmaf_rn(scores[h], scale, __fmul_rn(slopes[h], distance));
-      scores[h] = highest;
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(kAllLanes, highest, mask));
-      }
-      highest = fmaxf(highest, top[h]);
+      scores[h] = __fmaf_rn(scores[h], scale, __fmul_rn(slopes[h], distance));
+      const float highest = fmaxf(max_of_lanes<16, 1>(scores[h]), top[h]);
       const float shrink = exp2f(__fsub_rn(top[h], highest));
       top[h] = highest;
       scores[h] = exp2f(__fsub_rn(scores[h], highest));
-      float sum = scores[h];
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, mask));
-      total[h] = __fmaf_rn(total[h], shrink, sum);
+      total[h] = __fmaf_rn(total[h], shrink, sum_of_lanes<16, 1>(scores[h]));
 #pragma unroll
       for (int i = 0; i < kVector; ++i) out[h][i] = __fmul_rn(out[h][i], shrink);
     }
@@ -141,12 +123,12 @@ struct Sums {
 #pragma unroll 4
     for (int step = 0; step < kLanes; ++step) {
       const int key = lane / kLanes * kLanes + step;
-      const std::int64_t from = __shfl_sync(kAllLanes, row, key);
+      const std::int64_t from = __shfl_sync(~0U, row, key);
       float v[kVector] = {};
       if (from >= 0 && has_dims) load(v, values + from);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
-        const float weight = __shfl_sync(kAllLanes, weights[h], key);
+        const float weight = __shfl_sync(~0U, weights[h], key);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) out[h][i] = __fmaf_rn(weight, v[i], out[h][i]);
       }
@@ -155,14 +137,11 @@ struct Sums {
 
   // Adds up what the 32 / kLanes groups of lanes hold for the same dimensions.
   __device__ void join_lanes() {
+    if constexpr (kLanes < 32) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
+      for (auto& of_head : out) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-#pragma unroll
-        for (int mask = kLanes; mask < 32; mask *= 2) {
-          out[h][i] = __fadd_rn(out[h][i], __shfl_xor_sync(kAllLanes, out[h][i], mask));
-        }
+        for (float& sum : of_head) sum = sum_of_lanes<kLanes, 16>(sum);
       }
     }
   }
@@ -307,7 +286,7 @@ template <typename T, typename E, int kLanes, int kVector = 8>
 void launch_group(const LaunchContext& context, const Params& p, int tokens) {
   constexpr int kMostHeads = 32 / kVector;  // as many as shared memory holds the sums of
   dispatch_up_to<1, 2, kMostHeads>(std::min(p.group, kMostHeads), [&]<int kHeads>() {
-    const dim3 grid(tokens, p.num_kv_heads * ((p.group + kHeads - 1) / kHeads));
+    const dim3 grid(tokens, p.num_kv_heads * ceil_div(p.group, kHeads));
     launch(context, "fixed_order_attention", fixed_order_kernel<T, E, kLanes, kHeads, kVector>, grid,
            kWarps * 32, 0, p);
   });
@@ -315,16 +294,11 @@ void launch_group(const LaunchContext& context, const Params& p, int tokens) {
 
 template <typename T, typename E>
 void launch_elements(const LaunchContext& context, const Params& p, int tokens) {
-  if (p.head_dim <= 64) {
-    launch_group<T, E, 8>(context, p, tokens);
-  } else if (p.head_dim <= 128) {
-    launch_group<T, E, 16>(context, p, tokens);
-  } else if (p.head_dim <= 256) {
-    launch_group<T, E, 32>(context, p, tokens);
-  } else {
-    require(p.head_dim <= 512 && p.head_dim % 16 == 0, "fixed_order_attention: head size");
-    launch_group<T, E, 32, 16>(context, p, tokens);
-  }
+  const bool done = dispatch_up_to<8, 16, 32>(
+      ceil_div(p.head_dim, 8), [&]<int kLanes>() { launch_group<T, E, kLanes>(context, p, tokens); });
+  if (done) return;
+  require(p.head_dim <= 512 && p.head_dim % 16 == 0, "fixed_order_attention: head size");
+  launch_group<T, E, 32, 16>(context, p, tokens);
 }
 
 }  // namespace

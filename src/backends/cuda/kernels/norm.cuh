@@ -53,12 +53,10 @@ NormArgs<In, Out, Row> norm_args(const Tensor& out, const Tensor& residual, cons
 // The sum over the block, in every thread. To be followed by a barrier before the next.
 __device__ inline float block_sum(float value) {
   __shared__ float partial[kMaxNormThreads / 32];
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
+  value = sum_of_lanes<16, 1>(value);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
   __syncthreads();
-  float sum = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0F;
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-  return sum;
+  return sum_of_lanes<16, 1>(threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0F);
 }
 
 template <int kWidth>

@@ -4,6 +4,7 @@
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/prefill_attention.h"
 #include "backends/cuda/kernels/scores.cuh"
+#include "backends/cuda/kernels/vec.cuh"
 
 namespace quire::cuda {
 
@@ -22,15 +23,6 @@ __device__ inline void widen_row(const uint4& codes, const F& scaled, uint4 (&to
   };
   to[0] = widen(codes.x, codes.y);
   to[1] = widen(codes.z, codes.w);
-}
-
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xFFFFFFFFU, x, 1);
-  return x + __shfl_xor_sync(0xFFFFFFFFU, x, 2);
 }
 
 // The last key that row `row` of a tile sees. Rows past the last token see what that one sees.
@@ -89,7 +81,7 @@ struct SoftmaxRows {
       for (int b = 0; b < kBlocks; ++b) {
         highest = fmaxf(highest, fmaxf(scores[b][2 * r], scores[b][2 * r + 1]));
       }
-      highest = quad_max(highest);
+      highest = max_of_lanes<1, 2>(highest);
       // A row may see none of the keys so far. Where the highest score stays, shrink is exactly 1.
       const float shift = highest == -INFINITY ? 0.0F : __fmul_rn(highest, scale);
       shrink[r] = exp2_approx(__fmul_rn(top[r], scale) - shift);
@@ -166,7 +158,7 @@ __device__ void write_part(const PrefillParams& p, const PrefillTile& tile, int 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int at = row + 8 * r;
-    const float total = quad_sum(softmax.total[r]);
+    const float total = sum_of_lanes<1, 2>(softmax.total[r]);
     if (at >= tile.tokens * p.packed_heads) continue;
     if (lane == 0) {
       part.tops[at] = softmax.top[r] * p.scores.outer;
@@ -191,7 +183,7 @@ __device__ void write_rows(const PrefillParams& p, const PrefillTile& tile, int 
     const int token = (row + 8 * r) / p.packed_heads;
     const int head = head_tile * p.packed_heads + (row + 8 * r) % p.packed_heads;
     const float sink = sink_weight(p.scores.sinks, head, softmax.top[r] * p.scores.outer);
-    const float inverse = __fdividef(1.0F, quad_sum(softmax.total[r]) + sink);
+    const float inverse = __fdividef(1.0F, sum_of_lanes<1, 2>(softmax.total[r]) + sink);
     T* out =
         static_cast<T*>(p.out) + (tile.row + token) * p.out_stride + static_cast<std::int64_t>(head) * kDim;
 #pragma unroll

@@ -30,6 +30,24 @@ __device__ T narrow(float value) {
   }
 }
 
+template <int kFirst, int kLast>
+constexpr int kNextLanes = kFirst < kLast ? 2 * kFirst : kFirst / 2;
+
+// x of the lanes that are reached by steps from kFirst to kLast, doubled or halved each time: added up in
+// pairs in that order, or the highest.
+template <int kFirst, int kLast>
+__device__ float sum_of_lanes(float x) {
+  x = __fadd_rn(x, __shfl_xor_sync(~0U, x, kFirst));
+  if constexpr (kFirst != kLast) x = sum_of_lanes<kNextLanes<kFirst, kLast>, kLast>(x);
+  return x;
+}
+template <int kFirst, int kLast>
+__device__ float max_of_lanes(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0U, x, kFirst));
+  if constexpr (kFirst != kLast) x = max_of_lanes<kNextLanes<kFirst, kLast>, kLast>(x);
+  return x;
+}
+
 // kWidth neighbours, moved at once; the address is a multiple of their size.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Vec {
@@ -65,16 +83,6 @@ __device__ inline uint4 load_once(const void* from) {
   return words;
 }
 
-// A tensor along its first dimension, as kernels take it; null where there is none.
-template <typename T>
-struct RowsOf {
-  T* data;
-  std::int64_t stride;  // elements from a row to the next
-
-  RowsOf(const Tensor& tensor) : data(tensor.data_as<T>()), stride(tensor.stride(0)) {}
-  __device__ T* operator[](std::int64_t row) const { return data + row * stride; }
-};
-
 // Whether every row of `tensor`, if there is one, can be read in pieces of `width` elements.
 inline bool splits_into(const Tensor& tensor, int width) {
   if (!tensor.defined()) return true;
@@ -91,6 +99,16 @@ void dispatch_width(std::initializer_list<Tensor> tensors, F&& f) {
   const bool wide = std::ranges::all_of(tensors, [](const Tensor& rows) { return splits_into(rows, kWide); });
   wide ? f.template operator()<kWide>() : f.template operator()<1>();
 }
+
+// A tensor along its first dimension, as kernels take it; null where there is none.
+template <typename T>
+struct RowsOf {
+  T* data;
+  std::int64_t stride;  // elements from a row to the next
+
+  RowsOf(const Tensor& tensor) : data(tensor.data_as<T>()), stride(tensor.stride(0)) {}
+  __device__ T* operator[](std::int64_t row) const { return data + row * stride; }
+};
 
 inline unsigned ceil_div(std::int64_t a, std::int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
 
