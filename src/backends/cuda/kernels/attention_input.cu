@@ -19,26 +19,18 @@ namespace {
 constexpr int kMaxWideHeadDim = 512;  // where heads split into vectors of 8
 constexpr int kMaxWarps = 8;
 
-// The heads that one warp takes: up to `count` of them from `first`, and where they lie in qkv.
+// The heads that one warp takes: `count` of a kind from `first` on.
 struct WarpHeads {
   Kind kind;
   int first, count;
-  int column;  // of the kind's first head in qkv, in heads
 
   // Groups are numbered through queries, keys, values.
   template <typename T>
   __device__ WarpHeads(const PrepareArgs<T>& args, int group) {
-    kind = Kind::kQuery;
-    int heads = args.num_heads;
-    column = 0;
-    if (group >= args.query_groups) {
-      group -= args.query_groups;
-      kind = group < args.kv_groups ? Kind::kKey : Kind::kValue;
-      group -= kind == Kind::kKey ? 0 : args.kv_groups;
-      column = args.num_heads + (kind == Kind::kKey ? 0 : args.num_kv_heads);
-      heads = args.num_kv_heads;
-    }
-    first = group * args.heads_per_warp;
+    const int of_keys = group - args.query_groups, of_values = of_keys - args.kv_groups;
+    kind = of_keys < 0 ? Kind::kQuery : of_values < 0 ? Kind::kKey : Kind::kValue;
+    const int heads = kind == Kind::kQuery ? args.num_heads : args.num_kv_heads;
+    first = (kind == Kind::kQuery ? group : kind == Kind::kKey ? of_keys : of_values) * args.heads_per_warp;
     count = min(heads - first, args.heads_per_warp);  // none where group is past the last
   }
 };
@@ -99,7 +91,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const HeadTerms<kWidth, T> terms(args, heads.kind, position);
   const bool scaled = !kPlain && heads.kind == Kind::kQuery && args.q_scale != nullptr;
   const float scale = scaled ? args.q_scale[position] : 1;
-  T* from = args.qkv + token * args.qkv_stride + std::int64_t{heads.column + heads.first} * args.head_dim;
+  T* from = args.qkv[token] + std::int64_t{heads_before(args, heads.kind) + heads.first} * args.head_dim;
   HeadPiece<kWidth, T> next[kPieces<kWidth>];
   const auto load_next = [&](int head) {
     if (head < heads.count) load_head<kWidth>(args, static_cast<const T*>(from + head * args.head_dim), next);
@@ -116,14 +108,12 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     const int kv_head = heads.first + first + member;
     const bool is_there = first + member < heads.count;
     if (kCoded && heads.kind != Kind::kQuery) {
-      const bool is_key = heads.kind == Kind::kKey;
-      const float* given = is_key ? args.k_given : args.v_given;
+      const CacheHalf<T> half = is_value ? args.values : args.keys;
       const auto block = slot / args.block_size, offset = slot % args.block_size;
-      auto* const codes = reinterpret_cast<std::uint8_t*>(is_key ? args.keys : args.values);
-      store_codes<kWidth>(args, head, given == nullptr || !is_there ? nullptr : given + kv_head,
-                          codes + block * args.key_block + offset * args.key_offset + kv_head * args.key_head,
-                          (is_key ? args.key_scales : args.value_scales) + block * args.scale_block +
-                              kv_head * args.scale_head + offset,
+      store_codes<kWidth>(args, head, half.given == nullptr || !is_there ? nullptr : half.given + kv_head,
+                          reinterpret_cast<std::uint8_t*>(half.rows) + block * half.block +
+                              offset * half.offset + kv_head * half.head,
+                          half.scales + block * args.scale_block + kv_head * args.scale_head + offset,
                           is_there);
       continue;
     }

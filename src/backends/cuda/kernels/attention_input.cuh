@@ -12,36 +12,52 @@ namespace quire::cuda {
 
 constexpr int kMaxHeadDim = 256;
 
+// The keys of a cache, or the values.
+template <typename T>
+struct CacheHalf {
+  T* rows;                           // bytes, where they are codes
+  std::int64_t block, head, offset;  // strides
+  float* scales;                     // of codes
+  const float* given;                // scales by head; null: each row has its own
+
+  CacheHalf(const Tensor& half, const Tensor& its_scales, const Tensor& given_scales)
+      : rows(half.data_as<T>()),
+        block(half.stride(0)),
+        head(half.stride(1)),
+        offset(half.stride(2)),
+        scales(its_scales.data_as<float>()),
+        given(given_scales.data_as<const float>()) {}
+};
+
 template <typename T>
 struct PrepareArgs {
-  T* qkv;
-  const float* q_norm;   // null: no norm
-  const float* k_norm;   // null: no norm
-  const float* v_norm;   // null: no norm
-  const float* cos_sin;  // null: no rotary, and rotary_half is 0
-  const float* q_scale;  // by position; null: 1
-  T* keys;
-  T* values;
+  RowsOf<T> qkv;
+  const float* q_norm;          // null: no norm
+  const float* k_norm;          // null: no norm
+  const float* v_norm;          // null: no norm
+  RowsOf<const float> cos_sin;  // null: no rotary, and rotary_half is 0
+  const float* q_scale;         // by position; null: 1
+  CacheHalf<T> keys, values;
   const int* positions;
   const int* slots;
-  std::int64_t qkv_stride, cos_sin_stride;
-  std::int64_t key_block, key_head, key_offset;  // strides
-  std::int64_t value_block, value_head, value_offset;
-  CacheCode code;     // of a cache of codes: keys and values are bytes then
-  float* key_scales;  // of codes
-  float* value_scales;
-  const float* k_given;  // null: each row has its own
-  const float* v_given;
-  std::int64_t scale_block, scale_head;
+  CacheCode code;
+  std::int64_t scale_block, scale_head;  // strides
   int num_heads, num_kv_heads, head_dim, rotary_half, block_size;
-  int lane_bits;                // 2^lane_bits lanes share a head
-  int heads_per_warp;           // a multiple of the heads that a warp does at once
-  int query_groups, kv_groups;  // of so many heads, and a rest
+  int lane_bits;                        // 2^lane_bits lanes share a head
+  int heads_per_warp = 0;               // a multiple of the heads that a warp does at once
+  int query_groups = 0, kv_groups = 0;  // of so many heads, and a rest
   float norm_eps;
   bool norm_after_rotary;
 };
 
 enum class Kind { kQuery, kKey, kValue };
+
+// The heads in qkv before those of a kind.
+template <typename T>
+__device__ int heads_before(const PrepareArgs<T>& args, Kind kind) {
+  if (kind == Kind::kQuery) return 0;
+  return kind == Kind::kKey ? args.num_heads : args.num_heads + args.num_kv_heads;
+}
 
 // A lane's columns of a head: kWidth that are first in their rotation, and their kWidth partners; past the
 // rotation, neighbours. kPieces of such for heads of up to kMaxHeadDim columns, or with 8 kMaxWideHeadDim.
@@ -90,7 +106,7 @@ struct HeadTerms {
       for_pieces<kWidth>(args, [&](int p, int a, int b) { load_piece<kWidth>(args, weight[p], norm, a, b); });
     }
     if (kind == Kind::kValue) return;
-    const float* cosines = args.cos_sin + position * args.cos_sin_stride;
+    const float* cosines = args.cos_sin[position];
     for_pieces<kWidth>(args, [&](int p, int column, int) {
       if (column >= args.rotary_half) return;
       cos_sin[p].a = load_vec<kWidth>(cosines + column);
@@ -115,36 +131,33 @@ __device__ void transform(const PrepareArgs<T>& args, const HeadTerms<kWidth, T>
     a = rotated;
   };
   const bool rotate_first = !kPlain && args.norm_after_rotary;
-  float inverse = 1;
-  if (norm) {
-    float squares = 0;
+  const auto for_pairs = [&](auto&& f) {
     for_pieces<kWidth>(args, [&](int p, int column, int) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         float a = widen(head[p].a.values[i]);
         float b = widen(head[p].b.values[i]);
         if (rotate_first) rotate(p, i, column, a, b);
-        squares += a * a + b * b;
+        f(p, i, column, a, b);
       }
     });
+  };
+  float inverse = 1;
+  if (norm) {
+    float squares = 0;
+    for_pairs([&](int, int, int, float a, float b) { squares += a * a + b * b; });
     for (int step = 1 << args.lane_bits >> 1; step > 0; step /= 2)
       squares += __shfl_xor_sync(~0U, squares, step);
     inverse = rsqrtf(squares / static_cast<float>(args.head_dim) + args.norm_eps);
   }
-  for_pieces<kWidth>(args, [&](int p, int column, int) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      float a = widen(head[p].a.values[i]);
-      float b = widen(head[p].b.values[i]);
-      if (rotate_first) rotate(p, i, column, a, b);
-      if (norm) {
-        a = a * inverse * terms.weight[p].a.values[i];
-        b = b * inverse * terms.weight[p].b.values[i];
-      }
-      if (!rotate_first) rotate(p, i, column, a, b);
-      head[p].a.values[i] = narrow<T>(kPlain ? a : scale * a);
-      head[p].b.values[i] = narrow<T>(kPlain ? b : scale * b);
+  for_pairs([&](int p, int i, int column, float a, float b) {
+    if (norm) {
+      a = a * inverse * terms.weight[p].a.values[i];
+      b = b * inverse * terms.weight[p].b.values[i];
     }
+    if (!rotate_first) rotate(p, i, column, a, b);
+    head[p].a.values[i] = narrow<T>(kPlain ? a : scale * a);
+    head[p].b.values[i] = narrow<T>(kPlain ? b : scale * b);
   });
 }
 
@@ -168,9 +181,8 @@ template <typename T>
 __device__ T* cached_at(const PrepareArgs<T>& args, bool is_value, int slot, int head) {
   const auto block = static_cast<unsigned>(slot) / static_cast<unsigned>(args.block_size);
   const auto offset = static_cast<unsigned>(slot) % static_cast<unsigned>(args.block_size);
-  return is_value
-             ? args.values + block * args.value_block + offset * args.value_offset + head * args.value_head
-             : args.keys + block * args.key_block + offset * args.key_offset + head * args.key_head;
+  const CacheHalf<T> half = is_value ? args.values : args.keys;
+  return half.rows + block * half.block + offset * half.offset + head * half.head;
 }
 
 // Of heads that lie in rows of vectors of kWidth elements.
@@ -180,29 +192,17 @@ PrepareArgs<T> prepare_args(const AttentionInput& input, const KvCacheLayer& cac
   const Tensor& table = input.cos_sin;
   int lane_bits = 5;
   while (lane_bits > 0 && (kPieces<kWidth> * kWidth << lane_bits) >= input.head_dim) --lane_bits;
-  return {.qkv = input.qkv.data_as<T>(),
+  return {.qkv = input.qkv,
           .q_norm = input.q_norm.data_as<const float>(),
           .k_norm = input.k_norm.data_as<const float>(),
           .v_norm = input.v_norm.data_as<const float>(),
-          .cos_sin = table.data_as<const float>(),
+          .cos_sin = table,
           .q_scale = input.q_scale.data_as<const float>(),
-          .keys = static_cast<T*>(cache.keys.data()),
-          .values = static_cast<T*>(cache.values.data()),
+          .keys = {cache.keys, cache.key_scales, input.k_scales},
+          .values = {cache.values, cache.value_scales, input.v_scales},
           .positions = batch.positions.data_as<const int>(),
           .slots = batch.slot_mapping.data_as<const int>(),
-          .qkv_stride = input.qkv.stride(0),
-          .cos_sin_stride = table.stride(0),
-          .key_block = cache.keys.stride(0),
-          .key_head = cache.keys.stride(1),
-          .key_offset = cache.keys.stride(2),
-          .value_block = cache.values.stride(0),
-          .value_head = cache.values.stride(1),
-          .value_offset = cache.values.stride(2),
           .code = cache.code,
-          .key_scales = cache.key_scales.data_as<float>(),
-          .value_scales = cache.value_scales.data_as<float>(),
-          .k_given = input.k_scales.data_as<const float>(),
-          .v_given = input.v_scales.data_as<const float>(),
           .scale_block = cache.key_scales.stride(0),
           .scale_head = cache.key_scales.stride(1),
           .num_heads = input.num_heads,
@@ -211,9 +211,6 @@ PrepareArgs<T> prepare_args(const AttentionInput& input, const KvCacheLayer& cac
           .rotary_half = table.defined() ? static_cast<int>(table.dim(1) / 2) : 0,
           .block_size = static_cast<int>(cache.keys.dim(2)),
           .lane_bits = lane_bits,
-          .heads_per_warp = 0,
-          .query_groups = 0,
-          .kv_groups = 0,
           .norm_eps = input.norm_eps,
           .norm_after_rotary = input.norm_after_rotary};
 }

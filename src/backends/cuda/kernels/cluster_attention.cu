@@ -37,7 +37,7 @@ using Native = std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, __
 template <typename T, int kDim, int kHeadTiles>
 struct Sizes : Ring<Native<T>, kDim, kHeadTiles> {
   using Base = Ring<Native<T>, kDim, kHeadTiles>;
-  static constexpr unsigned kStageBytes = max_of(2 * Base::kTileBytes, Base::kSumBytes);
+  static constexpr unsigned kStageBytes = std::max(2 * Base::kTileBytes, Base::kSumBytes);
   static constexpr int kStages = kRingBytes / (Base::kWarps * 2 * Base::kTileBytes);
   static constexpr unsigned kRings = Base::kWarps * kStages * kStageBytes;
   static constexpr unsigned kQueryBytes = Base::kHeads * kDim * sizeof(T);
@@ -85,8 +85,8 @@ class WarpTiles {
       : args_(args),
         table_(args.sequences.block_tables +
                args.sequences.table_rows[item.sequence] * args.sequences.table_stride),
-        keys_(args.input.keys + item.kv_head * args.input.key_head),
-        values_(args.input.values + item.kv_head * args.input.value_head),
+        keys_(args.input.keys.rows + item.kv_head * args.input.keys.head),
+        values_(args.input.values.rows + item.kv_head * args.input.values.head),
         seq_len_(seq_len),
         first_key_(first_key(seq_len, args.scores.window)),
         first_token_((first_tile(seq_len, args.scores.window) + first) * kTileTokens),
@@ -124,9 +124,9 @@ class WarpTiles {
       const int offset = (from + static_cast<int>(row)) & (args_.input.block_size - 1);
       const bool inside = row - before < there;
       const std::uint32_t to = stage(i) + TileRows::offset(row, chunk);
-      copy_async_16(to, keys_ + block * args_.input.key_block + offset * kDim + chunk * 8, inside);
+      copy_async_16(to, keys_ + block * args_.input.keys.block + offset * kDim + chunk * 8, inside);
       copy_async_16(to + Sizes::kTileBytes,
-                    values_ + block * args_.input.value_block + offset * kDim + chunk * 8, inside);
+                    values_ + block * args_.input.values.block + offset * kDim + chunk * 8, inside);
     }
   }
   // The blocks of the first 8 tokens and of the last 8, of 32 tiles from the i-th on, a tile a lane. Where
@@ -172,7 +172,7 @@ __device__ void prepare_token(const ClusterArgs<T>& args, const Item& item, bool
   const int jobs = query_jobs + (has_last_tile ? 2 : 0);
   const int row = args.sequences.query_starts[item.sequence];
   const int position = input.positions[row], slot = input.slots[row];
-  const T* const qkv = input.qkv + row * input.qkv_stride;
+  const T* const qkv = input.qkv[row];
   const int member = static_cast<int>(threadIdx.x) % 32 >> input.lane_bits;
   bool waited = false;
 #pragma unroll 1
@@ -180,9 +180,8 @@ __device__ void prepare_token(const ClusterArgs<T>& args, const Item& item, bool
     const Kind kind = job < query_jobs ? Kind::kQuery : job == query_jobs ? Kind::kKey : Kind::kValue;
     const int query = job * at_once + member;
     const bool is_there = kind == Kind::kQuery ? query < item.num_heads : member == 0;
-    const int column = kind == Kind::kQuery ? item.first_head + query
-                       : kind == Kind::kKey ? input.num_heads + item.kv_head
-                                            : input.num_heads + input.num_kv_heads + item.kv_head;
+    const int column =
+        heads_before(input, kind) + (kind == Kind::kQuery ? item.first_head + query : item.kv_head);
     const HeadTerms<kWidth, T> terms(input, kind, position);
     if (!waited) wait_for_kernels();
     waited = true;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
@@ -8,13 +9,12 @@
 #include "backends/cuda/kernels/decode_plan.cuh"
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/scores.cuh"
+#include "backends/cuda/kernels/vec.cuh"
 
 // The reading half of paged decode attention: which tiles a warp takes, and their way into shared memory.
 namespace quire::cuda {
 
 constexpr unsigned kWarpSize = 32;
-
-constexpr unsigned max_of(unsigned a, unsigned b) { return a > b ? a : b; }
 
 struct DecodeArgs {
   void* out;
@@ -40,13 +40,7 @@ struct DecodeArgs {
 // Elements before an index: one multiplication, where both as 64-bit values would take three.
 __device__ inline std::int64_t elements(int index, int stride) { return std::int64_t{index} * stride; }
 
-template <typename T>
-__device__ inline T load_16_bytes(const T* from) {
-  static_assert(sizeof(T) == 16);
-  const int4 words = *reinterpret_cast<const int4*>(from);
-  return reinterpret_cast<const T&>(words);
-}
-// The same, here and now: the compiler would put it off until its first use.
+// 16 bytes, read here and now: the compiler would put it off until their first use.
 template <typename T>
 __device__ inline T load_16_bytes_now(const T* from) {
   static_assert(sizeof(T) == 16);
@@ -113,7 +107,7 @@ class Pieces {
         }
       }
     }
-    if (piece.at.row != before.at.row) piece.row = load_16_bytes(args_.plan.rows + piece.at.row);
+    if (piece.at.row != before.at.row) piece.row = args_.plan.rows[piece.at.row];
     piece.limit = INT_MAX;
     return piece;
   }
@@ -158,7 +152,7 @@ struct Ring {
   static constexpr unsigned kSumStride = kDim + 4;                   // 4: fewer bank conflicts
   static constexpr unsigned kSumBytes = kHeads * kSumStride * sizeof(float);  // of a piece that has ended
   static constexpr unsigned kStageBytes =
-      max_of(kScales + (kIsCode<E> ? 2 * kTileTokens * sizeof(float) : 0), kSumBytes);
+      std::max<unsigned>(kScales + (kIsCode<E> ? 2 * kTileTokens * sizeof(float) : 0), kSumBytes);
   static constexpr int kBlocksOfSm =
       blocks_per_sm(kIsCode<E> ? CacheCode::kE4m3 : CacheCode::kNone, kHeadTiles);
   // 60 to 96 KB in a block of threads: more does not speed up the stream, but makes every read wait longer;
