@@ -1,17 +1,11 @@
 #pragma once
 
 #include "backends/cuda/kernels/decode_loader.cuh"
+#include "backends/cuda/kernels/product_tile.cuh"
 
 // The computing half of paged decode attention: a warp, over its tiles of a piece, and the sum of what warps
 // found.
 namespace quire::cuda {
-
-// An 8 × 8 matrix of 16-bit values over a warp, lane i holding columns 2 (i % 4) and the next of row i / 4.
-__device__ inline std::uint32_t transpose(std::uint32_t matrix) {
-  std::uint32_t result = 0;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(matrix));
-  return result;
-}
 
 __device__ inline float log2_approx(float x) {
   float y;
@@ -134,10 +128,7 @@ class WarpAttention {
     for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int step = 4; step < kWarpSize; step *= 2) {
-          total_[n][i] += __shfl_xor_sync(~0U, total_[n][i], step);
-        }
+        total_[n][i] = sum_of_lanes<4, 16>(total_[n][i]);
         const unsigned head = n * 8 + lane_ % 4 * 2 + i;
         if (head >= static_cast<unsigned>(num_heads)) continue;
         if (lane_ < 4) weights[head] = {top_[n][i], total_[n][i]};
@@ -195,9 +186,7 @@ class WarpAttention {
         largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
       }
     }
-    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, 2));
-    const unsigned power = __float_as_uint(largest) & 0x7F800000U;  // of 2
+    const unsigned power = __float_as_uint(max_of_lanes<1, 2>(largest)) & 0x7F800000U;  // of 2
     const float inverse = __uint_as_float((254U << 23) - power);
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -215,32 +204,31 @@ class WarpAttention {
 
   // Keys of a step or two as left operands.
   __device__ void load_keys(std::uint32_t stage, int k, std::uint32_t (&keys)[kAtOnce][4]) const {
-    std::uint32_t matrices[4];
-    load_matrices(matrices, stage + key_row_ + (key_chunk_ ^ k / kAtOnce * 32U));
+    const std::uint32_t from = stage + key_row_ + (key_chunk_ ^ k / kAtOnce * 32U);
     if constexpr (kIsCode<E>) {
+      std::uint32_t matrices[4];
+      load_matrices(matrices, from);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 4; ++i)
         widen_codes<E::kKind>(matrices[i], keys[i / 2][i % 2], keys[i / 2][i % 2 + 2]);
-      }
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) keys[0][i] = matrices[i];
+      load_matrices(keys[0], from);
     }
   }
 
   // Values likewise, transposed. A word of codes has dimensions 2g and 2g + 1 of tokens 2t and 2t + 1.
   __device__ void load_values(std::uint32_t stage, int m, std::uint32_t (&values)[kAtOnce][4]) const {
-    std::uint32_t matrices[4];
-    load_matrices_transposed(matrices, stage + value_row_ + (value_chunk_ ^ m / kAtOnce * 32U));
+    const std::uint32_t from = stage + value_row_ + (value_chunk_ ^ m / kAtOnce * 32U);
     if constexpr (kIsCode<E>) {
+      std::uint32_t matrices[4];
+      load_matrices_transposed(matrices, from);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const std::uint32_t by_dimension = __byte_perm(matrices[i], 0, 0x3120);
         widen_codes<E::kKind>(by_dimension, values[i % 2][i / 2 * 2], values[i % 2][i / 2 * 2 + 1]);
       }
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[0][i] = matrices[i];
+      load_matrices_transposed(values[0], from);
     }
   }
 
@@ -252,12 +240,7 @@ class WarpAttention {
     for (int i = 0; i < 2; ++i) {
       const float first = kIsCode<E> ? scores[i] + exponents[0] : scores[i];
       const float second = kIsCode<E> ? scores[i + 2] + exponents[1] : scores[i + 2];
-      float largest = fmaxf(first, second);
-#pragma unroll
-      for (int step = 4; step < kWarpSize; step *= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
-      }
-      largest = fmaxf(largest, top_[n][i]);
+      const float largest = fmaxf(max_of_lanes<4, 16>(fmaxf(first, second)), top_[n][i]);
       shrink[i] = exp2_approx(top_[n][i] - largest);
       top_[n][i] = largest;
       const float first_weight = exp2_approx(scores[i] - largest);
