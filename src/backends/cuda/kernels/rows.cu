@@ -26,6 +26,11 @@ void launch_rows(const LaunchContext& context, const char* name, Kernel* kernel,
 
 __device__ inline std::int64_t vector_index() { return std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
 
+struct Cap {
+  float limit;
+};
+__device__ inline float activated(float x, Cap cap) { return cap.limit * tanhf(x / cap.limit); }
+
 // kGated: x has a gate's columns, and behind them as many that it gates.
 template <int kWidth, bool kGated, typename T, typename Terms>
 __global__ void activate_kernel(RowsOf<T> out, RowsOf<const T> x, std::int64_t columns, Terms terms) {
@@ -70,19 +75,6 @@ __global__ void sigmoid_gate_kernel(RowsOf<T> out, RowsOf<const T> x, RowsOf<con
     result.values[i] = narrow<T>(add ? widen(result.values[i]) + gated : gated);
   }
   store_vec(out_at, result);
-}
-
-template <int kWidth>
-__global__ void cap_kernel(RowsOf<float> x, std::int64_t columns, float cap) {
-  admit_next_kernel();
-  const std::int64_t column = vector_index() * kWidth;
-  if (column >= columns) return;
-  float* at = x[blockIdx.x] + column;
-  wait_for_kernels();
-  auto values = load_vec<kWidth>(at);
-#pragma unroll
-  for (float& value : values.values) value = cap * tanhf(value / cap);
-  store_vec(at, values);
 }
 
 template <int kWidth, typename T>
@@ -181,7 +173,8 @@ void sigmoid_gate(const LaunchContext& context, const Tensor& out, const Tensor&
 void cap(const LaunchContext& context, const Tensor& x, float cap) {
   if (x.numel() == 0) return;
   dispatch_width<4>({x}, [&]<int kWidth>() {
-    launch_rows(context, "cap", cap_kernel<kWidth>, x.dim(0), ceil_div(x.dim(1), kWidth), x, x.dim(1), cap);
+    launch_rows(context, "cap", activate_kernel<kWidth, false, float, Cap>, x.dim(0),
+                ceil_div(x.dim(1), kWidth), x, x, x.dim(1), Cap{cap});
   });
 }
 
