@@ -58,7 +58,7 @@ struct Producer {
   const Maps& maps;
   Shared<S>& shared;
   Stages stages;
-  Ring<S::kQueryTiles> queries;
+  RingStage queries;
 
   __device__ void copy_queries(const Work& work) {
     const int i = queries.place;
@@ -71,7 +71,7 @@ struct Producer {
       hopper::copy_box(shared.queries[i][c], maps.queries, c * 64, work.head_tile(p) * p.packed_heads,
                        work.tile.row, &shared.queries_full[i]);
     }
-    queries.next();
+    queries.next(S::kQueryTiles);
   }
 
   __device__ Work work_at(int index, int count) const {
@@ -116,8 +116,8 @@ struct Consumer {
   Shared<S>& shared;
   int group;
   int thread = threadIdx.x % kWarpgroup;
-  Ring<kStages> ring;
-  Ring<S::kQueryTiles> queries;
+  RingStage ring;
+  RingStage queries;
   SoftmaxRows softmax;
   float scores[S::kKeys / 8][4];
   std::uint32_t weights[S::kKeys / 16][4];  // scores that have been weighed, as a product's left operand
@@ -217,7 +217,7 @@ struct Consumer {
     hopper::pin(scores);
   }
 
-  __device__ void finish_sums(const Ring<kStages>& stage) {
+  __device__ void finish_sums(const RingStage& stage) {
     hopper::wait_for_products<0>();
     hopper::pin(sums);
     release(&shared.values_free[stage.place]);
@@ -249,14 +249,14 @@ struct Consumer {
     hopper::wait(&shared.values_full[ring.place], ring.parity);
     if (!S::kCodes && keys.end - first_key < S::kKeys) clear_values(ring.place, keys.end - first_key);
 
-    Ring<kStages> next = ring;
-    next.next();
+    RingStage next = ring;
+    next.next(kStages);
     if (first_key > lowest) hopper::wait(&shared.keys_full[next.place], next.parity);
     while (first_key > lowest) {
       first_key -= S::kKeys;
-      const Ring<kStages> before = ring;
+      const RingStage before = ring;
       ring = next;
-      next.next();
+      next.next(kStages);
       start_scores(ring.place);
       hopper::wait(&shared.values_full[before.place], before.parity);
       start_sums(before.place);
@@ -284,7 +284,8 @@ struct Consumer {
     int first_key = (keys.end - 1) / S::kKeys * S::kKeys;
     release(&shared.queries_free[queries.place]);
     if (keys.empty()) return;
-    for (bool is_first = true; first_key >= lowest; first_key -= S::kKeys, is_first = false, ring.next()) {
+    for (bool is_first = true; first_key >= lowest;
+         first_key -= S::kKeys, is_first = false, ring.next(kStages)) {
       hopper::wait(&shared.keys_full[ring.place], ring.parity);
       release(&shared.keys_free[ring.place]);
       hopper::wait(&shared.values_full[ring.place], ring.parity);
@@ -308,7 +309,7 @@ struct Consumer {
   }
 
   __device__ void run() {
-    for (;; queries.next()) {
+    for (;; queries.next(S::kQueryTiles)) {
       hopper::wait(&shared.queries_full[queries.place], queries.parity);
       const Work work = read_work();
       if (work.tile.tokens == 0) return;

@@ -50,21 +50,11 @@ __device__ void load_queries(const PrefillParams& p, const PrefillTile& tile, in
   }
 }
 
-// The keys, or the values, of one KV head. E: numbers, or a byte: codes, with their scales.
-template <typename E>
-struct CachedRows {
-  const E* rows;
-  const float* scales;
-
-  __device__ CachedRows(const PrefillParams& p, const void* of, const float* scales_of, int kv_head)
-      : rows(static_cast<const E*>(of) + kv_head * p.head_stride),
-        scales(sizeof(E) == 1 ? scales_of + kv_head * p.scale_head_stride : nullptr) {}
-};
-
-// kKeys keys (or values) from first_key on; zeros for those that no token of the tile sees, where another
-// sequence's may lie. Codes come through registers, and are there on return.
+// kKeys keys (or values) from first_key on, of those of a KV head; zeros for those that no token of the tile
+// sees, where another sequence's may lie. E: numbers, or a byte: codes, with their scales. Codes come through
+// registers, and are there on return.
 template <typename T, typename S, typename E>
-__device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, CachedRows<E> head,
+__device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, const E* rows, const float* scales,
                           const int* table, int first_key, std::uint8_t* to) {
   const int begin = first_key_of(p, tile);
   const int end = tile.position + tile.tokens;
@@ -81,12 +71,12 @@ __device__ void load_keys(const PrefillParams& p, const PrefillTile& tile, Cache
     const bool is_seen = first_key + row == key;
     const std::int64_t block = table[key >> p.block_shift];
     const int offset = key & ((1 << p.block_shift) - 1);
-    const E* from = head.rows + block * p.block_stride + offset * S::kDim + piece * kPiece;
+    const E* from = rows + block * p.block_stride + offset * S::kDim + piece * kPiece;
     if constexpr (sizeof(E) == 1) {
       uint4 wide[2] = {};
       if (is_seen) {
         const uint4 codes = *reinterpret_cast<const uint4*>(from);
-        const float scale = head.scales[block * p.scale_block_stride + offset];
+        const float scale = scales[block * p.scale_block_stride + offset];
         const auto scaled = [&](std::uint32_t pair) {  // in float32, rounded once
           const float2 values = __half22float2(reinterpret_cast<const __half2&>(pair));
           return pack(scale * values.x, scale * values.y, T());
@@ -193,9 +183,11 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
   const PrefillTile tile = reinterpret_cast<const PrefillTile*>(p.plan + 1)[index];
   const int head_tile = blockIdx.x % p.head_tiles;
   const int kv_head = head_tile * p.packed_heads / p.group;
-  const CachedRows<E> key_head(p, p.keys, p.key_scales, kv_head);
-  const CachedRows<E> value_head(p, p.values, p.value_scales, kv_head);
   const int* table = p.block_tables + tile.table_row * p.table_stride;
+  const E* key_rows = static_cast<const E*>(p.keys) + kv_head * p.head_stride;
+  const E* value_rows = static_cast<const E*>(p.values) + kv_head * p.head_stride;
+  const float* key_scales = p.key_scales + kv_head * p.scale_head_stride;
+  const float* value_scales = p.value_scales + kv_head * p.scale_head_stride;
   const int end = tile.position + tile.tokens;
   const int first_row = threadIdx.x / 32 * 16 * S::kParts;
 
@@ -204,19 +196,18 @@ __global__ __launch_bounds__(S::kThreads) void prefill_mma_kernel(const PrefillP
   std::uint8_t* values = keys + S::kKeys * S::kRowBytes;
   load_queries<T, S>(p, tile, head_tile, queries);
   int first_key = first_key_of(p, tile) / S::kKeys * S::kKeys;
-  load_keys<T, S>(p, tile, key_head, table, first_key, keys);
+  load_keys<T, S>(p, tile, key_rows, key_scales, table, first_key, keys);
   WarpRows<T, S> rows;
   for (; first_key < end; first_key += S::kKeys) {
     wait_for_copies<0>();
     __syncthreads();
-    load_keys<T, S>(p, tile, value_head, table, first_key, values);
+    load_keys<T, S>(p, tile, value_rows, value_scales, table, first_key, values);
     rows.score(queries, keys, first_row);
     rows.weigh(p, tile, first_row, first_key);
     wait_for_copies<0>();
     __syncthreads();
-    if (first_key + S::kKeys < end) {
-      load_keys<T, S>(p, tile, key_head, table, first_key + S::kKeys, keys);
-    }
+    if (first_key + S::kKeys < end)
+      load_keys<T, S>(p, tile, key_rows, key_scales, table, first_key + S::kKeys, keys);
     rows.add_values(values);
   }
 #pragma unroll

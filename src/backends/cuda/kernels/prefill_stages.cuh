@@ -4,6 +4,7 @@
 
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/prefill_rows.cuh"
+#include "backends/cuda/kernels/product_tile.cuh"
 
 // Shared memory of prefill attention for Hopper, and the warps that fill its stages of keys and values: by
 // copies of boxes, or from codes.
@@ -69,17 +70,6 @@ struct Maps {
   CUtensorMap values;
 };
 
-// Which of a ring's places is next, and the parity of its phase.
-template <int kPlaces>
-struct Ring {
-  int place = 0;
-  unsigned parity = 0;
-  __device__ void next() {
-    place = place + 1 == kPlaces ? 0 : place + 1;
-    parity ^= place == 0;
-  }
-};
-
 // The keys [begin, end) that a tile's tokens see, or a piece of them in whole stages, and where they are.
 struct KeyRange {
   const int* table;
@@ -117,7 +107,7 @@ struct BoxStages {
   int chunk = box % S::kChunks;
   int box_shift = min(p.block_shift, 31 - __clz(S::kKeys));
   int first_token = box / S::kChunks << box_shift;  // of the lane's box in its stage
-  Ring<kStages> ring;
+  RingStage ring;
 
   // What the lane copies to the stage of first_key: a block; kZeros where no token sees the box; kNothing.
   __device__ int block_of(const KeyRange& keys, int first_key) const {
@@ -138,7 +128,7 @@ struct BoxStages {
       hopper::copy_box(to + first_token * kRowBytes, of_keys ? maps.keys : maps.values, chunk * 64,
                        (first_key + first_token) & ((1 << p.block_shift) - 1), kv_head, block, full);
     }
-    ring.next();
+    ring.next(kStages);
   }
 
   // A tile's stages from the last keys on; calls `meanwhile` once the first is under way.
@@ -193,7 +183,7 @@ struct CodeStages {
   int warp = threadIdx.x % kWarpgroup / 32;
   bool of_keys = warp < kProducerWarps;
   int first_row = warp % kProducerWarps * Staged::kRows;  // of the warp's in a stage
-  Ring<kStages> ring;
+  RingStage ring;
 
   // The block of the warp's rows [8 * lane, 8 * lane + 8) in the stage of first_key, where one is seen.
   __device__ int block_of(const KeyRange& keys, int first_key) const {
@@ -288,7 +278,7 @@ struct CodeStages {
       if (!is_last) start_codes(keys, first_key - S::kKeys, next, group);
       commit_copies();
     }
-    ring.next();
+    ring.next(kStages);
   }
 
   // As of boxes.
