@@ -191,18 +191,14 @@ __device__ void take_chunk(ChainWarp& warp, const ChainShared<kColumns>& shared,
   pack_tokens(of_tokens, sums);
   multiply_tile<false>(results, left, stage.keys.queries);
   wait();
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[n][i] = 0;
-  }
-  multiply_tile<true>(sums, of_tokens, shared.solution);
-  pack_tokens(of_tokens, sums);
+  float deltas[8][4] = {};
+  multiply_tile<true>(deltas, of_tokens, shared.solution);
+  pack_tokens(of_tokens, deltas);
   for_tokens(stage.factors.read, [&](int n, int i, float factor) { results[n][i] *= factor; });
   multiply_tile<true>(results, of_tokens, shared.scores);
   release();
-  for_tokens(stage.factors.kept, [&](int n, int i, float factor) { sums[n][i] *= factor; });
-  pack_tokens(of_tokens, sums);
+  for_tokens(stage.factors.kept, [&](int n, int i, float factor) { deltas[n][i] *= factor; });
+  pack_tokens(of_tokens, deltas);
   const float decay = stage.factors.decay * change;
 #pragma unroll
   for (int n = 0; n < 16; ++n) {

@@ -3,7 +3,6 @@
 #include "backends/cuda/kernels/delta_rule.cuh"
 #include "backends/cuda/kernels/elementwise.h"
 #include "backends/cuda/kernels/mma.cuh"
-#include "backends/cuda/kernels/product_tile.cuh"
 #include "backends/cuda/kernels/vec.cuh"
 #include "ops/ops.h"
 
