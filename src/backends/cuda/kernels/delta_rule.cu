@@ -48,21 +48,13 @@ __global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
   const auto block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const DeltaPlace place = {block / blocks, thread / kColumnLanes,
                             (block % blocks * kColumnLanes + thread % kColumnLanes) * kWidth};
-  const auto is_there = [&](int i) {
-    return place.row + i * kRowStep < args.key_dim && place.column < args.value_dim;
-  };
-  const std::int64_t offset =
-      (std::int64_t{place.head} * args.key_dim + place.row) * args.value_dim + place.column;
-  const std::int64_t step = std::int64_t{kRowStep} * args.value_dim;
   wait_for_kernels();
   const int from = args.from[blockIdx.y], to = args.to[blockIdx.y];
   const int begin = args.starts[blockIdx.y], end = args.starts[blockIdx.y + 1];
   if (to < 0 || end - begin > args.longest) return;
   Vec<float, kWidth> state[kRows] = {};
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (from >= 0 && is_there(i)) state[i] = load_vec<kWidth>(args.state[from] + offset + i * step);
-  }
+  const auto load = [&](int i, std::int64_t at) { state[i] = load_vec<kWidth>(args.state[from] + at); };
+  if (from >= 0) for_state<kRows>(args, place, load);
   const DeltaHead head(args.a_log[place.head], args.dt_bias[place.head], args.key_dim);
   DeltaToken<kRows, kWidth> token;
   if (begin < end) token = load_token<kRows, kWidth>(args, place, begin);
@@ -71,14 +63,11 @@ __global__ void __launch_bounds__(32 * kDeltaWarps, kRows > 8 ? 2 : 4)
     DeltaToken<kRows, kWidth> next;
     if (t + 1 < end) next = load_token<kRows, kWidth>(args, place, t + 1);
     const Vec<float, kWidth> results = take_turn(state, token, sums, head);
-    if (place.row == 0 && is_there(0))
+    if (place.row == 0 && place.column < args.value_dim)
       store_vec(args.out[t] + place.head * args.value_dim + place.column, results);
     token = next;
   }
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (is_there(i)) store_vec(args.state[to] + offset + i * step, state[i]);
-  }
+  for_state<kRows>(args, place, [&](int i, std::int64_t at) { store_vec(args.state[to] + at, state[i]); });
 }
 
 // A warp a head.

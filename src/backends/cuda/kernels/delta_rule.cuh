@@ -113,8 +113,7 @@ __device__ inline float inverse_rms(const float* values, int n, float eps) {
   float squares = 0;
   for (int i = static_cast<int>(threadIdx.x % 32); i < n; i += 32)
     squares = fmaf(values[i], values[i], squares);
-  for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0U, squares, lanes);
-  return 1.0F / sqrtf(squares / static_cast<float>(n) + eps);
+  return 1.0F / sqrtf(sum_of_lanes<16, 1>(squares) / static_cast<float>(n) + eps);
 }
 template <typename T>
 __device__ T gated_normed(float value, float inverse, float weight, float gate) {
@@ -141,6 +140,18 @@ struct DeltaHeads {
         key_dim(static_cast<int>(states.dim(2))),
         value_dim(static_cast<int>(states.dim(3))) {}
 };
+
+// Calls f(i, place) for the i-th vector of a thread's column, where there is one: its place in a slot.
+template <int kRows, typename F>
+__device__ void for_state(const DeltaHeads& heads, const DeltaPlace& first, F&& f) {
+  const std::int64_t place =
+      (std::int64_t{first.head} * heads.key_dim + first.row) * heads.value_dim + first.column;
+  const int step = kRowStep * heads.value_dim;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (first.row + i * kRowStep < heads.key_dim && first.column < heads.value_dim) f(i, place + i * step);
+  }
+}
 
 // The operands of Backend::gated_delta_rule.
 template <typename T>

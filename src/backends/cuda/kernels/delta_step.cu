@@ -34,21 +34,13 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   const int key_head = block / cluster, rank = block % cluster, part = rank % blocks;
   const DeltaPlace place = {key_head * group + rank / blocks, thread / kColumnLanes,
                             part * kBlockColumns + thread % kColumnLanes * kWidth};
-  const auto is_there = [&](int i) {
-    return place.row + i * kRowStep < args.key_dim && place.column < args.value_dim;
-  };
   const int value = part * kBlockColumns + thread;  // of the head: what the first warp convolves, and norms
   const bool has_value = thread < kBlockColumns && value < args.value_dim;
   const int to = args.to[blockIdx.y], from = to < 0 ? -1 : args.from[blockIdx.y];
 
   Vec<float, kWidth> state[kRows] = {};
-  const std::int64_t at =
-      (std::int64_t{place.head} * args.key_dim + place.row) * args.value_dim + place.column;
-  const int step = kRowStep * args.value_dim;
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (from >= 0 && is_there(i)) state[i] = load_vec<kWidth>(args.state[from] + at + i * step);
-  }
+  const auto load = [&](int i, std::int64_t at) { state[i] = load_vec<kWidth>(args.state[from] + at); };
+  if (from >= 0) for_state<kRows>(args, place, load);
   const int num_keys = args.num_key_heads * args.key_dim, query_at = key_head * args.key_dim + thread;
   const int value_at = place.head * args.value_dim + value;
   Channel<T> query(args, query_at, thread < args.key_dim, from);
@@ -98,10 +90,7 @@ __global__ void __launch_bounds__(kThreads, 5) delta_step_kernel(const StepArgs<
   } else {
     hopper::arrive_relaxed_at_cluster();  // this warp has stored nothing for other blocks
   }
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    if (is_there(i)) store_vec(args.state[to] + at + i * step, state[i]);
-  }
+  for_state<kRows>(args, place, [&](int i, std::int64_t at) { store_vec(args.state[to] + at, state[i]); });
   float* kept = args.kept[to];
   if (rank == 0) query.keep(kept);
   if (rank == cluster - 1) key.keep(kept);
