@@ -31,6 +31,7 @@
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/split_product.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
+#include "backends/cuda/kernels/vec.cuh"
 #include "backends/cuda/kernels/w8a8.h"
 
 namespace quire::cuda {
@@ -277,7 +278,6 @@ void launch_tile(const LaunchContext& context, const Params& params, const Produ
   const int rows = params.groups * kGroupRows, threads = params.groups * kWarpgroup;
   const int shared =
       std::max(params.stages * (rows + kTokens) * kRowBytes, exchange_bytes(kTokens / 8, split, threads));
-  const auto ceil_div = [](int a, int b) { return static_cast<unsigned>((a + b - 1) / b); };
   const dim3 grid(static_cast<unsigned>(split), ceil_div(params.tokens, kTokens),
                   ceil_div(kGated ? 2 * params.n : params.n, rows));
   launch_clusters(context, "batched_matmul", kernel, grid, grid.x, dim3(static_cast<unsigned>(threads + 32)),
@@ -287,17 +287,13 @@ void launch_tile(const LaunchContext& context, const Params& params, const Produ
 template <typename T, typename Out, bool kGated>
 void launch_tokens(const LaunchContext& context, const Params& params, const ProductMaps& maps,
                    const BatchedPlan& plan) {
-  switch (plan.tile_tokens) {
-    case 32:
-      return launch_tile<T, Out, 32, kGated>(context, params, maps, plan.split);
-    case 48:
-      return launch_tile<T, Out, 48, kGated>(context, params, maps, plan.split);
-    case BatchedPlan::kWideTileTokens:
-      if constexpr (sizeof(T) > 1)
-        return launch_tile<T, Out, BatchedPlan::kWideTileTokens, kGated>(context, params, maps, plan.split);
-      [[fallthrough]];
-    default:
-      return launch_tile<T, Out, 64, kGated>(context, params, maps, plan.split);
+  const auto run = [&]<int kTokens>() {
+    launch_tile<T, Out, kTokens, kGated>(context, params, maps, plan.split);
+  };
+  if constexpr (sizeof(T) > 1) {
+    dispatch<32, 48, BatchedPlan::kTileTokens, BatchedPlan::kWideTileTokens>(plan.tile_tokens, run);
+  } else {
+    dispatch<32, 48, BatchedPlan::kTileTokens>(plan.tile_tokens, run);
   }
 }
 
@@ -311,20 +307,15 @@ struct Scales {
 void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
               const Tensor& bias, const Scales& scales, SumOrder order, Gate gate) {
   if (out.numel() == 0) return;
-  LinearArgs args(out, x, weight, bias);
-  if (gate) args.activation = terms_of(*gate);
+  const LinearArgs args(out, x, weight, bias, gate);
+  const auto rows = static_cast<int>(weight.dim(0));
   const int depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
   const int slices = (args.k + depth - 1) / depth;
-  const BatchedPlan plan = plan_batched_matmul(args.tokens, args.n, slices, order);
-  const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gate ? weight.dim(0) / 2 : 0),
+  const BatchedPlan plan = plan_batched_matmul(args.tokens, rows, slices, order);
+  const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gate ? args.n : 0),
                          map_rows(x, plan.tile_tokens)};
-  const Params params{ProductOut(args, gate ? args.n / 2 : args.n),
-                      scales.of_rows,
-                      scales.of_tokens,
-                      slices,
-                      depth,
-                      plan.groups,
-                      plan.stages};
+  const Params params{
+      ProductOut(args, args.n), scales.of_rows, scales.of_tokens, slices, depth, plan.groups, plan.stages};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2) {
       if (gate) return launch_tokens<T, Out, true>(context, params, maps, plan);

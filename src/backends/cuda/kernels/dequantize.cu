@@ -16,10 +16,6 @@ using Layout = QuantizedLayout;
 static_assert(kPlainStep == Layout::kStepColumns);
 
 struct ProductArgs : LinearArgs {
-  ProductArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
-              const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor), matrix(quantized) {}
-
   QuantizedMatrix matrix;
 };
 
@@ -118,7 +114,7 @@ __global__ __launch_bounds__(kRowThreads) void quantized_embedding_kernel(
 
 void quantized_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                                   const QuantizedMatrix& matrix, const Tensor& bias) {
-  const ProductArgs args(out, x, matrix, bias);
+  const ProductArgs args{{out, x, matrix.tile_tensor(), bias}, matrix};
   if (args.tokens == 0 || args.n == 0) return;
   const auto run = [&]<typename T, typename Out>() {
     launch(context, "quantized_fixed_order_matmul", fixed_order_kernel<T, Out>, plain_grid(args),

@@ -49,7 +49,7 @@ __device__ void load_tile(Tile<T>& tile, const T* matrix, std::int64_t stride, i
     } else {
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
-        to[j] = inside && c + j < num_columns ? from[j] : round_to<T>(0.0F);
+        to[j] = inside && c + j < num_columns ? from[j] : static_cast<T>(0.0F);
       }
     }
   }
@@ -160,7 +160,7 @@ __global__ __launch_bounds__(kBiasThreads) void add_bias_kernel(Out* out, std::i
   const int o = blockIdx.x * kBiasThreads + threadIdx.x;
   if (o >= n) return;
   Out& value = out[blockIdx.y * stride + o];
-  value = round_to<Out>(static_cast<float>(value) + bias[o]);
+  value = static_cast<Out>(static_cast<float>(value) + bias[o]);
 }
 
 }  // namespace

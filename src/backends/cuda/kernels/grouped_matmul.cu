@@ -255,13 +255,6 @@ void launch_tile(const LaunchContext& context, const ProductMaps& maps, const Pa
          dim3(kThreads), kBytes, maps, params);
 }
 
-template <typename T, bool kGated>
-void launch_tokens(const LaunchContext& context, const ProductMaps& maps, const Params& params, int pairs,
-                   int tile_tokens) {
-  const auto run = [&]<int kTokens>() { launch_tile<T, kTokens, kGated>(context, maps, params, pairs); };
-  require(dispatch<32, 64, 128>(tile_tokens, run), "grouped_matmul: tokens of a tile");
-}
-
 }  // namespace
 
 void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
@@ -279,8 +272,11 @@ void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tenso
                       .gate = groups.gate};
   const ProductMaps maps{map_weight(weight, kTileRows, gated ? n : 0), map_rows(x, groups.tile_tokens)};
   dispatch_operand(x.dtype(), [&]<typename T>() {
-    gated ? launch_tokens<T, true>(context, maps, params, pairs, groups.tile_tokens)
-          : launch_tokens<T, false>(context, maps, params, pairs, groups.tile_tokens);
+    const auto run = [&]<int kTokens>() {
+      gated ? launch_tile<T, kTokens, true>(context, maps, params, pairs)
+            : launch_tile<T, kTokens, false>(context, maps, params, pairs);
+    };
+    require(dispatch<32, 64, 128>(groups.tile_tokens, run), "grouped_matmul: tokens of a tile");
   });
 }
 

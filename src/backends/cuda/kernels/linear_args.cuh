@@ -4,9 +4,9 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "backends/cuda/kernels/activation.cuh"
+#include "backends/cuda/kernels/linear.h"
 #include "base/tensor.h"
 
 namespace quire::cuda {
@@ -14,7 +14,7 @@ namespace quire::cuda {
 // A product as its kernel sees it; what the tensors are is said in linear.h.
 struct LinearArgs {
   LinearArgs(const Tensor& out_tensor, const Tensor& x_tensor, const Tensor& weight_tensor,
-             const Tensor& bias_tensor)
+             const Tensor& bias_tensor, Gate gate = {})
       : x(x_tensor.data()),
         weight(weight_tensor.data()),
         bias(bias_tensor.data_as<const float>()),
@@ -22,8 +22,9 @@ struct LinearArgs {
         x_stride(x_tensor.stride(0)),
         out_stride(out_tensor.stride(0)),
         tokens(static_cast<int>(x_tensor.dim(0))),
-        n(static_cast<int>(weight_tensor.dim(0))),
-        k(static_cast<int>(weight_tensor.dim(1))) {}
+        n(static_cast<int>(weight_tensor.dim(0)) / (gate ? 2 : 1)),
+        k(static_cast<int>(weight_tensor.dim(1))),
+        activation(gate ? terms_of(*gate) : ActivationTerms()) {}
 
   const void* x;
   const void* weight;
@@ -32,7 +33,7 @@ struct LinearArgs {
   std::int64_t x_stride;  // elements between rows
   std::int64_t out_stride;
   int tokens;
-  int n;                       // out_features
+  int n;                       // columns of out
   int k;                       // in_features
   ActivationTerms activation;  // of a gate
 };
@@ -62,23 +63,12 @@ void dispatch_out(DType out, F&& f) {
   out == DType::kF16 ? f.template operator()<__half>() : f.template operator()<__nv_bfloat16>();
 }
 
-template <typename Out>
-__device__ inline Out round_to(float value) {
-  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
-    return __float2bfloat16_rn(value);
-  } else if constexpr (std::is_same_v<Out, __half>) {
-    return __float2half_rn(value);
-  } else {
-    return value;
-  }
-}
-
 // out(token, column) = sum + bias, where there is such an element.
 template <typename Out>
 __device__ inline void store_sum(const LinearArgs& args, int token, int column, float sum) {
   if (token >= args.tokens || column >= args.n) return;
   const float value = args.bias == nullptr ? sum : sum + args.bias[column];
-  static_cast<Out*>(args.out)[token * args.out_stride + column] = round_to<Out>(value);
+  static_cast<Out*>(args.out)[token * args.out_stride + column] = static_cast<Out>(value);
 }
 
 }  // namespace quire::cuda

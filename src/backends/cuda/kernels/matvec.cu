@@ -250,7 +250,7 @@ class PassWriter {
         if constexpr (kGated) {
           value = activated(value, args_.activation) * sum(from + kGroupRows);
         }
-        *to = round_to<Out>(value);
+        *to = static_cast<Out>(value);
         from += token_step << args_.pass_rows_log2;
         to += token_step * args_.out_stride;
       }
@@ -405,11 +405,7 @@ bool matvec_supports(const LaunchContext& context, const Tensor& x, const Tensor
 
 void matvec(const LaunchContext& context, const Tensor& out, const Tensor& x, const Tensor& weight,
             const Tensor& bias, Gate gate) {
-  MatvecArgs args(out, x, weight, bias);
-  if (gate) {
-    args.n /= 2;
-    args.activation = terms_of(*gate);
-  }
+  const MatvecArgs args(out, x, weight, bias, gate);
   if (args.tokens == 0 || args.n == 0) return;
   const bool one_group = args.n <= context.num_sms * kGroupRows;  // a block
   dispatch_linear(weight.dtype(), out.dtype(), [&]<typename T, typename Out>() {

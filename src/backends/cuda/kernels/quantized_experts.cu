@@ -343,7 +343,7 @@ __device__ inline void write_sums(const ExpertArgs& args, const BlockSums<kWay>&
     if (args.is_gated) value = gated(args.gate, value, sum(unit, P::kRows - 1, token, i), expert, column);
     if constexpr (kWay == Way::kSum)
       value += bias_sum(args.routing, row, args.down_bias, args.expert_tiles * Layout::kTileRows, column);
-    static_cast<T*>(args.out)[(row + token) * args.out_stride + column] = round_to<T>(value);
+    static_cast<T*>(args.out)[(row + token) * args.out_stride + column] = static_cast<T>(value);
   }
 }
 

@@ -49,10 +49,6 @@ struct EvenSplit {
 };
 
 struct MatvecArgs : LinearArgs {
-  MatvecArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
-             const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor), matrix(quantized) {}
-
   QuantizedMatrix matrix;
   int row_tiles = 0;  // of out
   int col_tiles = 0;
@@ -347,7 +343,7 @@ __device__ inline void write_pass(const MatvecArgs& args, const BlockTiles& tile
     if (args.out_is_f32) {
       static_cast<float*>(args.out)[at] = value;
     } else {
-      static_cast<T*>(args.out)[at] = round_to<T>(value);
+      static_cast<T*>(args.out)[at] = static_cast<T>(value);
     }
   }
 }
@@ -453,13 +449,9 @@ bool quantized_products_support(const Tensor& x) { return x.dtype() != DType::kF
 
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
                       const QuantizedMatrix& matrix, const Tensor& bias, Gate gate) {
-  MatvecArgs args(out, x, matrix, bias);
+  MatvecArgs args{{out, x, matrix.tile_tensor(), bias, gate}, matrix};
+  args.is_gated = gate.has_value();
   args.out_is_f32 = out.dtype() == DType::kF32;
-  if (gate) {
-    args.n /= 2;
-    args.is_gated = true;
-    args.activation = terms_of(*gate);
-  }
   if (args.tokens == 0 || args.n == 0) return;
   args.row_tiles = ceil_div(args.n, Layout::kTileRows);
   args.col_tiles = matrix.layout.col_tiles();

@@ -33,12 +33,6 @@ __global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_const
 }
 
 struct ProductArgs : LinearArgs {
-  ProductArgs(const Tensor& out_tensor, const RoundedInput& input, const W8a8Matrix& weight,
-              const Tensor& bias_tensor)
-      : LinearArgs(out_tensor, input.codes, weight.code_tensor(DType::kU8), bias_tensor),
-        x_scales(input.scales.data_as<const float>()),
-        matrix(weight) {}
-
   const float* x_scales;
   W8a8Matrix matrix;
 };
@@ -112,7 +106,7 @@ __global__ __launch_bounds__(kRowThreads) void scale_sums_kernel(const __grid_co
   if (o >= args.matrix.rows) return;
   const float value = scaled_sum(static_cast<float>(sums[t * args.matrix.rows + o]), args.matrix.scales[o],
                                  args.x_scales[t], args.bias == nullptr ? 0.0F : args.bias[o]);
-  static_cast<Out*>(args.out)[t * args.out_stride + o] = round_to<Out>(value);
+  static_cast<Out*>(args.out)[t * args.out_stride + o] = static_cast<Out>(value);
 }
 
 template <typename Codes>
@@ -156,7 +150,8 @@ void round_input(const LaunchContext& context, const RoundedInput& out, const Te
 
 void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                              const W8a8Matrix& matrix, const Tensor& bias) {
-  const ProductArgs args(out, x, matrix, bias);
+  const ProductArgs args{
+      {out, x.codes, matrix.code_tensor(DType::kU8), bias}, x.scales.data_as<const float>(), matrix};
   dispatch_w8a8(matrix, [&]<typename Codes>() {
     dispatch_out(out.dtype(), [&]<typename Out>() {
       launch(context, "w8a8_fixed_order_matmul", w8a8_fixed_order_kernel<Codes, Out>, plain_grid(args),
@@ -167,7 +162,8 @@ void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, co
 
 void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& sums, const RoundedInput& x,
                 const W8a8Matrix& matrix, const Tensor& bias) {
-  const ProductArgs args(out, x, matrix, bias);
+  const ProductArgs args{
+      {out, x.codes, matrix.code_tensor(DType::kU8), bias}, x.scales.data_as<const float>(), matrix};
   const dim3 grid(ceil_div(matrix.rows, kRowThreads), static_cast<unsigned>(args.tokens));
   dispatch_out(out.dtype(), [&]<typename Out>() {
     launch(context, "scale_sums", scale_sums_kernel<Out>, grid, kRowThreads, 0, args,

@@ -34,31 +34,21 @@ constexpr int kRing = 4;
 constexpr int kSmallRing = 2;
 constexpr int kMaxTokens = 8;
 
-struct W8a8Args {
+// Rows of x are read where there is one token alone.
+struct W8a8Args : LinearArgs {
   W8a8Args(const Tensor& out_tensor, const Tensor& x_tensor, const RoundedInput& rounded,
-           const W8a8Matrix& weight, const Tensor& bias_tensor)
-      : x(x_tensor.data()),
+           const W8a8Matrix& weight_codes, const Tensor& bias_tensor, Gate gate)
+      : LinearArgs(out_tensor, x_tensor, weight_codes.code_tensor(DType::kU8), bias_tensor, gate),
         x_codes(rounded.codes.data_as<const std::uint8_t>()),
         x_scales(rounded.scales.data_as<const float>()),
-        out(out_tensor.data()),
-        out_stride(out_tensor.stride(0)),
-        bias(bias_tensor.data_as<const float>()),
-        tokens(static_cast<int>(x_tensor.dim(0))),
-        n(weight.rows),
         out_is_f32(out_tensor.dtype() == DType::kF32),
-        matrix(weight) {}
+        is_gated(gate.has_value()),
+        matrix(weight_codes) {}
 
-  const void* x;                // of one token
   const std::uint8_t* x_codes;  // or null; of all tokens, as round_input gives them
   const float* x_scales;
-  void* out;
-  std::int64_t out_stride;
-  const float* bias;  // or null
-  int tokens;
-  int n;  // columns of out
   bool out_is_f32;
-  bool is_gated = false;  // the weight's rows from n on are up's
-  ActivationTerms activation;
+  bool is_gated;  // the weight's rows from n on are up's
   W8a8Matrix matrix;
   int block_rows_log2 = 0;
   int block_log2 = 31;     // of the columns that share a scale of the weight, where they are in blocks
@@ -418,18 +408,13 @@ bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W
   const bool has_steps = matrix.block_cols >= matrix.cols || matrix.block_cols % kStepColumns == 0;
   if (x.dtype() == DType::kF32 || x.dim(0) > kMaxTokens || !splits_into(x, kPiece) || !has_steps)
     return false;
-  W8a8Args args(x, x, {}, matrix, Tensor());
+  W8a8Args args(x, x, {}, matrix, {}, {});
   return plan_block(context, args) != 0;
 }
 
 void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
                  const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias, Gate gate) {
-  W8a8Args args(out, x, rounded, matrix, bias);
-  if (gate) {
-    args.n /= 2;
-    args.is_gated = true;
-    args.activation = terms_of(*gate);
-  }
+  W8a8Args args(out, x, rounded, matrix, bias, gate);
   if (args.n == 0) return;
   const int bytes = plan_block(context, args);
   const auto run = [&]<typename T>() {
