@@ -28,28 +28,19 @@ struct RouteArgs {
   const float* bias;  // [num_experts], or null
 };
 
-// Numbers in the order of the floats they stand for, above 0. Both zeros are one.
-__device__ unsigned to_ordered(float value) {
-  const unsigned bits = __float_as_uint(value + 0.0F);
-  return max(bits >> 31 != 0 ? ~bits : bits | 0x80000000U, 1U);
-}
-__device__ float from_ordered(unsigned order) {
-  return __uint_as_float(order >> 31 != 0 ? order & 0x7FFFFFFFU : ~order);
-}
-
 __device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
 // A warp chooses the experts of `token` by its logits. kHeld: logits a lane, of experts 32 apart.
 template <int kHeld>
 __device__ void choose_experts(const RouteArgs& args, int token, const float* logits) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
-  unsigned left[kHeld];  // 0: none, or taken
+  unsigned left[kHeld];  // ordered; 0: none, or taken
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int expert = i * 32 + lane;
     left[i] = expert >= args.num_experts ? 0
-              : args.bias == nullptr     ? to_ordered(logits[expert])
-                                         : to_ordered(sigmoid(logits[expert]) + args.bias[expert]);
+              : args.bias == nullptr     ? ordered(logits[expert])
+                                         : ordered(sigmoid(logits[expert]) + args.bias[expert]);
   }
   float top = 0, total = args.normalize ? 0.0F : 1.0F, weight = 0;
   int chosen = 0;
@@ -164,7 +155,7 @@ RouteArgs route_args(const ExpertRouting& out, std::int64_t num_experts, const R
                        .scale = options.scale,
                        .bias = options.selection_bias.data_as<const float>()};
   const bool supported = args.num_experts <= kMaxExperts && args.top_k <= kMaxTopK;
-  check(supported ? cudaSuccess : cudaErrorInvalidValue, "route_experts: too many experts");
+  require(supported, "route_experts: too many experts");
   return args;
 }
 

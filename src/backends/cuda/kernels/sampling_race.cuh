@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/row_group.cuh"
+#include "backends/cuda/kernels/vec.cuh"
 #include "base/tensor.h"
 #include "ops/logits_batches.h"
 #include "ops/philox.h"
@@ -65,15 +66,6 @@ struct MultiplyHighLow {
 #endif
   }
 };
-
-// Unsigned integers in the order of the floats; NaN (the one that max_nan gives) is above all. 0 is below.
-__device__ inline unsigned ordered(float value) {
-  const unsigned bits = __float_as_uint(value + 0.0F);  // -0 becomes 0
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-__device__ inline float from_ordered(unsigned order) {
-  return __uint_as_float((order & 0x80000000U) != 0 ? order & 0x7FFFFFFFU : ~order);
-}
 
 __device__ inline float max_nan(float a, float b) {
   float result;

@@ -83,6 +83,16 @@ __device__ inline uint4 load_once(const void* from) {
   return words;
 }
 
+// Unsigned integers in the order of the floats; NaN (the one that max.NaN.f32 gives) is above all. 0 is
+// below.
+__device__ inline unsigned ordered(float value) {
+  const unsigned bits = __float_as_uint(value + 0.0F);  // -0 becomes 0
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ inline float from_ordered(unsigned order) {
+  return __uint_as_float((order & 0x80000000U) != 0 ? order & 0x7FFFFFFFU : ~order);
+}
+
 // Whether every row of `tensor`, if there is one, can be read in pieces of `width` elements.
 inline bool splits_into(const Tensor& tensor, int width) {
   if (!tensor.defined()) return true;
