@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -225,11 +226,7 @@ inline std::vector<std::byte> packed_bytes(const WeightGroup& group) {
   std::vector<std::byte> bytes(quantized_bytes(layout));
   quantized_tiles(rows, layout)
       ->read_rows(0, Tensor(bytes.data(), DType::kU8, {layout.row_tiles(), layout.row_bytes()}));
-  std::byte* next = bytes.data() + layout.row_tiles() * layout.row_bytes();
-  const std::vector<float> row_scales = quantized_row_scales(rows, layout);
-  std::memcpy(next, row_scales.data(), row_scales.size() * sizeof(float));
-  const QuantizedValues values = quantized_values(rows.format, layout);
-  std::memcpy(next + row_scales.size() * sizeof(float), &values, sizeof(values));
+  std::ranges::copy(quantized_tail(rows, layout), bytes.data() + layout.row_tiles() * layout.row_bytes());
   return bytes;
 }
 

@@ -98,11 +98,7 @@ const LaunchContext& CudaBackend::context(OpKind kind) const {
   return context_;
 }
 
-std::size_t CudaBackend::total_memory() const { return memory().total; }
-
 std::size_t CudaBackend::connection_bytes(int num_ranks) const { return cuda::connection_bytes(num_ranks); }
-
-std::size_t CudaBackend::used_memory() const { return memory().total - memory().free; }
 
 CudaBackend::Memory CudaBackend::memory() const {
   Memory memory;
@@ -199,33 +195,31 @@ Tensor CudaBackend::load(const WeightTensor& rows, const Buffer& buffer, DType d
   return matrix;
 }
 
-void CudaBackend::upload(const void* device, const void* host, std::size_t bytes) {
-  check(cudaMemcpyAsync(const_cast<void*>(device), host, bytes, cudaMemcpyHostToDevice, context_.stream),
+Buffer CudaBackend::load_codes(const WeightTensor& codes, std::span<const std::byte> tail) {
+  const auto code_bytes = static_cast<std::size_t>(codes.rows() * codes.cols());
+  Buffer buffer = allocate(code_bytes + tail.size(), MemoryKind::kDevice);
+  load(codes, buffer, DType::kU8);
+  check(cudaMemcpyAsync(static_cast<std::byte*>(buffer.data()) + code_bytes, tail.data(), tail.size(),
+                        cudaMemcpyHostToDevice, context_.stream),
         "a copy of scales");
+  check(cudaStreamSynchronize(context_.stream), "a copy of scales");
+  return buffer;
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const WeightGroup> parts) {
   const QuantizedRows rows = quantized_rows(parts);
   const QuantizedLayout layout = quantized_layout(parts);
-  Buffer buffer = allocate(quantized_bytes(layout), MemoryKind::kDevice);
+  Buffer buffer = load_codes(*quantized_tiles(rows, layout), quantized_tail(rows, layout));
   const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
-  load(*quantized_tiles(rows, layout), buffer, DType::kU8);
-  const std::vector<float> row_scales = quantized_row_scales(rows, layout);
-  const QuantizedValues values = quantized_values(rows.format, layout);
-  if (!row_scales.empty()) upload(matrix.row_scales, row_scales.data(), row_scales.size() * sizeof(float));
-  upload(matrix.values, &values, sizeof(values));
-  check(cudaStreamSynchronize(context_.stream), "a copy of scales");
   return std::make_unique<QuantizedLinear>(std::move(buffer), matrix, layout.rows, layout.cols);
 }
 
 std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGroup> parts) {
   const QuantizedRows rows = quantized_rows(parts);
-  Buffer buffer = allocate(w8a8_bytes(w8a8_matrix(nullptr, parts)), MemoryKind::kDevice);
+  const W8a8Matrix layout = w8a8_matrix(nullptr, parts);
+  const std::vector<float> scales = w8a8_scales(rows, layout);
+  Buffer buffer = load_codes(*w8a8_codes(rows, layout), std::as_bytes(std::span(scales)));
   const W8a8Matrix matrix = w8a8_matrix(buffer.data(), parts);
-  load(*w8a8_codes(rows, matrix), buffer, DType::kU8);
-  const std::vector<float> scales = w8a8_scales(rows, matrix);
-  upload(matrix.scales, scales.data(), scales.size() * sizeof(float));
-  check(cudaStreamSynchronize(context_.stream), "a copy of scales");
   return std::make_unique<W8a8Linear>(std::move(buffer), matrix, matrix.rows, matrix.cols);
 }
 

@@ -28,8 +28,8 @@ class CudaBackend final : public Backend {
   bool supports(DType dtype) const override { return is_float(dtype); }
   bool asynchronous() const override { return true; }
 
-  std::size_t total_memory() const override;
-  std::size_t used_memory() const override;
+  std::size_t total_memory() const override { return memory().total; }
+  std::size_t used_memory() const override { return memory().total - memory().free; }
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
   void copy(const Tensor& dst, const Tensor& src) override;
   Event record() override;
@@ -167,10 +167,10 @@ class CudaBackend final : public Backend {
   Memory memory() const;
   // The rows at the buffer's begin.
   Tensor load(const WeightTensor& rows, const Buffer& buffer, DType dtype);
+  // Memory with the codes and, behind them, the tail.
+  Buffer load_codes(const WeightTensor& codes, std::span<const std::byte> tail);
   std::unique_ptr<LinearWeights> make_quantized(std::span<const WeightGroup> parts);
   std::unique_ptr<LinearWeights> make_w8a8(std::span<const WeightGroup> parts);
-  // Queues it; the host's bytes are read until the stream has come so far.
-  void upload(const void* device, const void* host, std::size_t bytes);
   // Deterministic, one kernel takes all rows of attention, and its part of the workspace is the whole.
   PrefillOf prefill_of() const { return deterministic_ ? PrefillOf::kAllInFixedOrder : PrefillOf::kChunks; }
   std::size_t prefill_start(const AttentionShape& shape) const;

@@ -41,15 +41,12 @@ CodeKind code_kind(const LinearFormat& format, const std::string& name) {
   if (format.code == CodeType::kE4m3) return CodeKind::kE4m3;
   if (format.code == CodeType::kTable)
     return format.table == kE2m1Table ? CodeKind::kE2m1 : CodeKind::kTable4;
-  if (format.bits <= 4) {
-    if (format.code_offset < 0 || format.code_offset > 16)
-      fail("{}: codes of {} bits less {} are not supported on CUDA", name, format.bits, format.code_offset);
-    return CodeKind::kInt4;
-  }
-  // What is added to the codes must be exact in bfloat16.
-  if (format.code_offset < 0 || format.code_offset > 254 || format.code_offset % 2 != 0)
+  const bool is_4_bits = format.bits <= 4;
+  // What is added to codes of 8 bits must be exact in bfloat16.
+  if (format.code_offset < 0 || format.code_offset > (is_4_bits ? 16 : 254) ||
+      (!is_4_bits && format.code_offset % 2 != 0))
     fail("{}: codes of {} bits less {} are not supported on CUDA", name, format.bits, format.code_offset);
-  return CodeKind::kInt8;
+  return is_4_bits ? CodeKind::kInt4 : CodeKind::kInt8;
 }
 
 // Packs the codes of a row of tiles.
@@ -208,27 +205,23 @@ WeightTensorPtr quantized_tiles(QuantizedRows matrix, const QuantizedLayout& lay
                             });
 }
 
-std::vector<float> quantized_row_scales(const QuantizedRows& matrix, const QuantizedLayout& layout) {
-  std::vector<float> scales(row_scale_bytes(layout) / sizeof(float));
-  if (scales.empty()) return scales;
-  if (layout.scale == ScaleKind::kNone) {
-    read_block_scales(matrix, 0, matrix.rows, scales.data(), nullptr);
-  } else {
-    matrix.super_scales->read_rows(0, Tensor(scales.data(), DType::kF32, {matrix.rows, 1}));
+std::vector<std::byte> quantized_tail(const QuantizedRows& matrix, const QuantizedLayout& layout) {
+  std::vector<std::byte> tail(row_scale_bytes(layout) + sizeof(QuantizedValues));
+  auto* row_scales = reinterpret_cast<float*>(tail.data());
+  if (layout.has_row_scales && layout.scale == ScaleKind::kNone) {
+    read_block_scales(matrix, 0, matrix.rows, row_scales, nullptr);
+  } else if (layout.has_row_scales) {
+    matrix.super_scales->read_rows(0, Tensor(row_scales, DType::kF32, {matrix.rows, 1}));
   }
-  return scales;
-}
-
-QuantizedValues quantized_values(const LinearFormat& format, const QuantizedLayout& layout) {
-  QuantizedValues values{};
+  const LinearFormat& format = matrix.format;
+  auto& values = *reinterpret_cast<QuantizedValues*>(tail.data() + row_scale_bytes(layout));
   std::array<std::uint8_t, 256> bytes{};
   std::iota(bytes.begin(), bytes.end(), std::uint8_t{0});
   if (layout.scale == ScaleKind::kByte) read_scales(format.scale, bytes.data(), 256, values.scale);
   if (layout.minimum == ScaleKind::kByte)
     read_scales(layout.is_zero ? ScaleType::kU8 : format.minimum, bytes.data(), 256, values.minimum);
-  const std::array<float, 256> codes = code_values(format);
-  std::copy(codes.begin(), codes.end(), values.code);
-  return values;
+  std::ranges::copy(code_values(format), values.code);
+  return tail;
 }
 
 QuantizedMatrix quantized_matrix(const void* device, const QuantizedLayout& layout,

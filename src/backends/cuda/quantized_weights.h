@@ -16,10 +16,9 @@ std::size_t quantized_bytes(const QuantizedLayout& layout);
 
 // The tiles, u8 [rows of tiles, layout.row_bytes()], which are packed as they are read.
 WeightTensorPtr quantized_tiles(QuantizedRows matrix, const QuantizedLayout& layout);
-// Scales of rows [rows of tiles * 16], where the layout has them.
-std::vector<float> quantized_row_scales(const QuantizedRows& matrix, const QuantizedLayout& layout);
-QuantizedValues quantized_values(const LinearFormat& format, const QuantizedLayout& layout);
-// What kernels see of a matrix whose bytes, in the order of quantized_bytes, begin at `device`.
+// What lies behind them.
+std::vector<std::byte> quantized_tail(const QuantizedRows& matrix, const QuantizedLayout& layout);
+// What kernels see of a matrix whose tiles begin at `device`.
 QuantizedMatrix quantized_matrix(const void* device, const QuantizedLayout& layout,
                                  const LinearFormat& format);
 
