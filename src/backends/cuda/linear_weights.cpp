@@ -4,7 +4,6 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cuda/kernels/launch.h"
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -21,17 +20,14 @@ WeightLoader::WeightLoader(cudaStream_t stream)
     : stream_(stream),
       pool_(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads))) {
   for (Staging& staging : staging_) {
-    check(cudaMallocHost(&staging.data, kStagingBytes), "pinned memory to load weights through");
-    check(cudaEventCreateWithFlags(&staging.copied, cudaEventDisableTiming), "an event");
+    void* data = nullptr;
+    check(cudaMallocHost(&data, kStagingBytes), "pinned memory to load weights through");
+    staging = {{data, cudaFreeHost}, make_event(cudaEventDisableTiming)};
   }
 }
 
 WeightLoader::~WeightLoader() {
-  for (const Staging& staging : staging_) {
-    if (staging.copied != nullptr) cudaEventSynchronize(staging.copied);
-    cudaEventDestroy(staging.copied);
-    cudaFreeHost(staging.data);
-  }
+  for (const Staging& staging : staging_) cudaEventSynchronize(staging.copied.get());
 }
 
 void WeightLoader::load(const WeightTensor& rows, const Tensor& weight) {
@@ -42,15 +38,15 @@ void WeightLoader::load(const WeightTensor& rows, const Tensor& weight) {
     const std::int64_t count = std::min(step, weight.dim(0) - row);
     Staging& staging = staging_[next_];
     next_ = (next_ + 1) % staging_.size();
-    check(cudaEventSynchronize(staging.copied), "a copy of weights");
-    const Tensor host(staging.data, weight.dtype(), {count, weight.dim(1)});
+    check(cudaEventSynchronize(staging.copied.get()), "a copy of weights");
+    const Tensor host(staging.data.get(), weight.dtype(), {count, weight.dim(1)});
     pool_.run_ranges(count, [&](std::int64_t begin, std::int64_t end) {
       rows.read_rows(row + begin, host.rows(begin, end - begin));
     });
     check(cudaMemcpyAsync(weight.rows(row, count).data(), host.data(), host.bytes(), cudaMemcpyHostToDevice,
                           stream_),
           "a copy of weights");
-    check(cudaEventRecord(staging.copied, stream_), "an event");
+    check(cudaEventRecord(staging.copied.get(), stream_), "an event");
   }
 }
 

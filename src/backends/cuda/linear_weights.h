@@ -1,11 +1,10 @@
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <array>
 #include <memory>
 #include <utility>
 
+#include "backends/cuda/kernels/launch.h"
 #include "backends/cuda/kernels/quantized.h"
 #include "backends/cuda/kernels/w8a8.h"
 #include "base/thread_pool.h"
@@ -59,8 +58,8 @@ class WeightLoader {
 
  private:
   struct Staging {
-    void* data = nullptr;
-    cudaEvent_t copied = nullptr;
+    std::shared_ptr<void> data;  // pinned
+    CudaEvent copied;
   };
 
   cudaStream_t stream_;
