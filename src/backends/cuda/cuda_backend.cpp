@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "backends/cuda/ceiling.h"
-#include "backends/cuda/cuda_ranks.h"
 #include "backends/cuda/kernels/attention.h"
 #include "base/error.h"
 
@@ -98,8 +97,6 @@ const LaunchContext& CudaBackend::context(OpKind kind) const {
   return context_;
 }
 
-std::size_t CudaBackend::connection_bytes(int num_ranks) const { return cuda::connection_bytes(num_ranks); }
-
 CudaBackend::Memory CudaBackend::memory() const {
   Memory memory;
   check(cudaSetDevice(device_), "choosing the device");
@@ -168,11 +165,6 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
 void CudaBackend::replay(const Graph& graph) {
   check(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).executable.get(), context().stream),
         "starting a graph");
-}
-
-std::unique_ptr<Communicator> CudaBackend::connect(std::unique_ptr<Communicator> host,
-                                                   const RankOptions& options) {
-  return host->size() == 1 ? std::move(host) : connect_ranks(*this, std::move(host), options);
 }
 
 std::optional<DeviceCeiling> CudaBackend::measure_ceiling() {

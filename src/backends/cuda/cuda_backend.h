@@ -154,8 +154,6 @@ class CudaBackend final : public Backend {
   const LaunchContext& context(OpKind kind = OpKind::kOther) const;
   int device_index() const { return device_; }
   bool deterministic() const { return deterministic_; }
-  // From now on ops may wait for other ranks.
-  void watch_ranks(std::shared_ptr<RankWatch> watch) { watch_ = std::move(watch); }
 
  private:
   static constexpr std::size_t kEvents = 64;  // that may be waited for at one time

@@ -1,5 +1,6 @@
-#include "backends/cuda/cuda_ranks.h"
-
+// CudaBackend::connect: ranks on GPUs, each with a backend of its own, of one process or several, of one host
+// or several. Where all GPUs reach each other's memory, kernels of ours do everything
+// (kernels/peer_collectives.h), else NCCL does.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -95,7 +96,7 @@ class PeerMemory {
  public:
   PeerMemory(CudaBackend& backend, int rank, int size)
       : rank_(rank),
-        inbox_(backend.allocate(connection_bytes(size), MemoryKind::kDevice)),
+        inbox_(backend.allocate(backend.connection_bytes(size), MemoryKind::kDevice)),
         turn_(backend.allocate(2 * sizeof(std::uint32_t), MemoryKind::kDevice)),
         signs_(make_signs()) {
     clear_inbox(backend.context(), inbox(), inbox_.bytes());
@@ -163,7 +164,7 @@ class CudaCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::size_t held_bytes() const override { return peers_ ? connection_bytes(size_) : 0; }
+  std::size_t held_bytes() const override { return peers_ ? backend_.connection_bytes(size_) : 0; }
 
   void all_reduce(const Tensor& tensor) override {
     if (tensor.numel() == 0) return;
@@ -284,18 +285,19 @@ std::unique_ptr<NcclRanks> connect_nccl(CudaBackend& backend, Communicator& host
 
 }  // namespace
 
-std::size_t connection_bytes(int num_ranks) {
+std::size_t CudaBackend::connection_bytes(int num_ranks) const {
   return num_ranks > 1 && num_ranks <= kMaxPeers ? inbox_bytes(num_ranks, kSlotBytes) : 0;
 }
 
-std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_ptr<Communicator> host,
-                                            const RankOptions& options) {
+std::unique_ptr<Communicator> CudaBackend::connect(std::unique_ptr<Communicator> host,
+                                                   const RankOptions& options) {
   const int rank = host->rank(), size = host->size();
+  if (size == 1) return host;
   std::unique_ptr<PeerMemory> memory;
   const auto ranks = share<Introduction>(*host, [&] {
     if (size <= kMaxPeers && !options.disable_custom_all_reduce)
-      memory = std::make_unique<PeerMemory>(backend, rank, size);
-    return introduce(backend, memory.get());
+      memory = std::make_unique<PeerMemory>(*this, rank, size);
+    return introduce(*this, memory.get());
   });
   check_different_gpus(ranks);
   // No rank leaves reach() before all are there, so that the others' signs are still where they say.
@@ -306,16 +308,14 @@ std::unique_ptr<Communicator> connect_ranks(CudaBackend& backend, std::unique_pt
         other.inbox != ranks[static_cast<std::size_t>(rank)].inbox)
       signs.push_back(*other.signs);
   }
-  auto peers = reach(backend, *host, std::move(memory), ranks);
+  auto peers = reach(*this, *host, std::move(memory), ranks);
   std::unique_ptr<NcclRanks> nccl;
   if (peers == nullptr) {
     signs.clear();
-    nccl = connect_nccl(backend, *host, ranks);
+    nccl = connect_nccl(*this, *host, ranks);
   }
-  auto watch = std::make_shared<RankWatch>(std::move(host), std::move(signs), options.watchdog);
-  backend.watch_ranks(watch);
-  return std::make_unique<CudaCommunicator>(backend, rank, size, std::move(peers), std::move(nccl),
-                                            std::move(watch));
+  watch_ = std::make_shared<RankWatch>(std::move(host), std::move(signs), options.watchdog);
+  return std::make_unique<CudaCommunicator>(*this, rank, size, std::move(peers), std::move(nccl), watch_);
 }
 
 }  // namespace quire::cuda
