@@ -73,47 +73,38 @@ struct Tile : KPart {
   int group;       // the first, of 64 rows of the weight
 };
 
+// Copies the slices of the block's tile to the ring; by one thread.
 template <int kTokens, bool kGated>
-struct Producer {
-  const Params& p;
-  const ProductMaps& maps;
-  const Tile<kTokens>& tile;
-  std::uint8_t* ring;
-  Barriers& barriers;
-
-  __device__ int weight_bytes() const { return p.groups * kGroupRows * kRowBytes; }
-  __device__ std::uint8_t* stage(int place) const {
-    return ring + place * (weight_bytes() + kTokens * kRowBytes);
-  }
-  __device__ void copy_weight(int place, int slice) const {
+__device__ void copy_tile(const Params& p, const ProductMaps& maps, const Tile<kTokens>& tile,
+                          std::uint8_t* ring, Barriers& barriers) {
+  const int weight_bytes = p.groups * kGroupRows * kRowBytes;
+  const int stage_bytes = weight_bytes + kTokens * kRowBytes;
+  const auto copy_weight = [&](int place, int slice) {
+    std::uint8_t* to = ring + place * stage_bytes;
     std::uint64_t* full = &barriers.full[place];
-    hopper::arrive_expecting(full, static_cast<unsigned>(weight_bytes() + kTokens * kRowBytes));
+    hopper::arrive_expecting(full, static_cast<unsigned>(stage_bytes));
     if constexpr (kGated) {  // 8 rows of the gate, the 8 of up that belong to them, and so on
-      hopper::copy_box(stage(place), maps.weight, slice * p.depth, 0, 0, tile.group * (kGroupRows / 16),
-                       full);
+      hopper::copy_box(to, maps.weight, slice * p.depth, 0, 0, tile.group * (kGroupRows / 16), full);
     } else {
-      hopper::copy_box(stage(place), maps.weight, slice * p.depth, tile.group * kGroupRows, 0, 0, full);
+      hopper::copy_box(to, maps.weight, slice * p.depth, tile.group * kGroupRows, 0, 0, full);
     }
-  }
-  __device__ void copy_x(int place, int slice) const {
-    hopper::copy_box(stage(place) + weight_bytes(), maps.x, slice * p.depth, tile.token, 0,
+  };
+  const auto copy_x = [&](int place, int slice) {
+    hopper::copy_box(ring + place * stage_bytes + weight_bytes, maps.x, slice * p.depth, tile.token, 0,
                      &barriers.full[place]);
+  };
+  const int count = tile.end - tile.begin;
+  const int early = min(count, p.stages);
+  for (int i = 0; i < early; ++i) copy_weight(i, tile.begin + i);
+  wait_for_kernels();
+  for (int i = 0; i < early; ++i) copy_x(i, tile.begin + i);
+  RingStage at;
+  for (int i = early; i < count; ++i, at.next(p.stages)) {
+    hopper::wait(&barriers.free[at.place], at.parity);
+    copy_weight(at.place, tile.begin + i);
+    copy_x(at.place, tile.begin + i);
   }
-
-  __device__ void run() const {
-    const int count = tile.end - tile.begin;
-    const int early = min(count, p.stages);
-    for (int i = 0; i < early; ++i) copy_weight(i, tile.begin + i);
-    wait_for_kernels();
-    for (int i = 0; i < early; ++i) copy_x(i, tile.begin + i);
-    RingStage at;
-    for (int i = early; i < count; ++i, at.next(p.stages)) {
-      hopper::wait(&barriers.free[at.place], at.parity);
-      copy_weight(at.place, tile.begin + i);
-      copy_x(at.place, tile.begin + i);
-    }
-  }
-};
+}
 
 // What a thread's sums of codes are times: scales of its rows of the weight and of its tokens.
 template <bool kGated>
@@ -249,7 +240,7 @@ __global__ __launch_bounds__(kMaxThreads,
   const Tile<kTokens> tile(p);
   auto* exchange = reinterpret_cast<float4*>(ring);
   if (static_cast<int>(threadIdx.x) >= p.groups * kWarpgroup) {
-    if (threadIdx.x % 32 == 0) Producer<kTokens, kGated>{p, maps, tile, ring, barriers}.run();
+    if (threadIdx.x % 32 == 0) copy_tile<kTokens, kGated>(p, maps, tile, ring, barriers);
     __syncwarp();
     if (tile.split > 1) {
       hopper::sync_cluster();
@@ -323,9 +314,7 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
     launch_tokens<T, Out, false>(context, params, maps, plan);
   };
   if (x.dtype() != DType::kU8) return dispatch_linear(x.dtype(), out.dtype(), launch_types);
-  dispatch_linear(out.dtype(), out.dtype(), [&]<typename T, typename Out>() {
-    launch_types.template operator()<__nv_fp8_e4m3, Out>();
-  });
+  dispatch_out(out.dtype(), [&]<typename Out>() { launch_types.template operator()<__nv_fp8_e4m3, Out>(); });
 }
 
 }  // namespace

@@ -111,39 +111,29 @@ class Tiles {
   Shared<kTokens>& shared_;
 };
 
+// Copies the slices of the block's tiles to the ring; by one thread.
 template <int kTokens, bool kGated>
-struct Producer {
-  const Params& p;
-  const ProductMaps& maps;
-  const Tiles<kTokens>& tiles;
-  std::uint8_t* ring;
-  Shared<kTokens>& shared;
-
-  __device__ void copy_slice(const Tile& tile, int slice, int place) const {
-    constexpr int kWeightBytes = kTileRows * kRowBytes;
-    std::uint8_t* to = ring + place * stage_bytes_of(kTokens);
-    std::uint64_t* full = &shared.full[place];
-    hopper::arrive_expecting(full, stage_bytes_of(kTokens));
-    if constexpr (kGated) {  // 8 rows of the gate, the 8 of up that belong to them, and so on
-      const int group = tile.expert * (p.n / 4) + tile.row_tile * (kTileRows / 16);
-      hopper::copy_box(to, maps.weight, slice * kDepth, 0, 0, group, full);
-    } else {
-      hopper::copy_box(to, maps.weight, slice * kDepth, tile.expert * p.n + tile.row_tile * kTileRows, 0, 0,
-                       full);
-    }
-    hopper::copy_box(to + kWeightBytes, maps.x, slice * kDepth, tile.pair, 0, full);
-  }
-  __device__ void run() const {
-    RingStage at;
-    for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
-      const Tile tile = tiles[i];
-      for (int slice = 0; slice < p.slices; ++slice, at.next(stages_of(kTokens))) {
-        hopper::wait(&shared.free[at.place], at.parity ^ 1);
-        copy_slice(tile, slice, at.place);
+__device__ void copy_tiles(const Params& p, const ProductMaps& maps, const Tiles<kTokens>& tiles,
+                           std::uint8_t* ring, Shared<kTokens>& shared) {
+  RingStage at;
+  for (int i = static_cast<int>(blockIdx.x); i < tiles.count(); i += static_cast<int>(gridDim.x)) {
+    const Tile tile = tiles[i];
+    for (int slice = 0; slice < p.slices; ++slice, at.next(stages_of(kTokens))) {
+      hopper::wait(&shared.free[at.place], at.parity ^ 1);
+      std::uint8_t* to = ring + at.place * stage_bytes_of(kTokens);
+      std::uint64_t* full = &shared.full[at.place];
+      hopper::arrive_expecting(full, stage_bytes_of(kTokens));
+      if constexpr (kGated) {  // 8 rows of the gate, the 8 of up that belong to them, and so on
+        const int group = tile.expert * (p.n / 4) + tile.row_tile * (kTileRows / 16);
+        hopper::copy_box(to, maps.weight, slice * kDepth, 0, 0, group, full);
+      } else {
+        hopper::copy_box(to, maps.weight, slice * kDepth, tile.expert * p.n + tile.row_tile * kTileRows, 0, 0,
+                         full);
       }
+      hopper::copy_box(to + kTileRows * kRowBytes, maps.x, slice * kDepth, tile.pair, 0, full);
     }
   }
-};
+}
 
 // One warpgroup: 64 rows of a weight by kTokens tokens.
 template <typename T, int kTokens, bool kGated>
@@ -236,7 +226,7 @@ __global__ __launch_bounds__(kThreads, 1) void grouped_matmul_kernel(const __gri
   wait_for_kernels();
   const Tiles<kTokens> tiles(p, shared);
   if (threadIdx.x >= kConsumers * kWarpgroup) {
-    if (threadIdx.x % 32 == 0) Producer<kTokens, kGated>{p, maps, tiles, ring, shared}.run();
+    if (threadIdx.x % 32 == 0) copy_tiles<kTokens, kGated>(p, maps, tiles, ring, shared);
   } else {
     Consumer<T, kTokens, kGated>{p, tiles, ring, shared}.run();
   }

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "backends/cuda/kernels/activation.cuh"
 #include "backends/cuda/kernels/linear.h"
+#include "backends/cuda/kernels/mma.cuh"
 #include "base/tensor.h"
 
 namespace quire::cuda {
@@ -48,19 +46,15 @@ inline bool has_vector_rows(const Tensor& matrix) {
 // Calls f.template operator()<T, Out>() with the device's types of the weight and of the output.
 template <typename F>
 void dispatch_linear(DType weight, DType out, F&& f) {
-  if (weight == DType::kBF16) {
-    out == DType::kF32 ? f.template operator()<__nv_bfloat16, float>()
-                       : f.template operator()<__nv_bfloat16, __nv_bfloat16>();
-  } else {
-    out == DType::kF32 ? f.template operator()<__half, float>() : f.template operator()<__half, __half>();
-  }
+  dispatch_operand(weight, [&]<typename T>() {
+    out == DType::kF32 ? f.template operator()<T, float>() : f.template operator()<T, T>();
+  });
 }
 
 // Calls f.template operator()<Out>() with the device's type of the output.
 template <typename F>
 void dispatch_out(DType out, F&& f) {
-  if (out == DType::kF32) return f.template operator()<float>();
-  out == DType::kF16 ? f.template operator()<__half>() : f.template operator()<__nv_bfloat16>();
+  out == DType::kF32 ? f.template operator()<float>() : dispatch_operand(out, f);
 }
 
 // out(token, column) = sum + bias, where there is such an element.

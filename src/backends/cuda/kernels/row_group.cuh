@@ -6,6 +6,7 @@
 #include <functional>
 #include <type_traits>
 
+#include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/launch.h"
 
 namespace quire::cuda {
@@ -93,11 +94,9 @@ class RowGroup {
   __device__ static int rank() { return static_cast<int>(cooperative_groups::this_cluster().block_rank()); }
 
  private:
-  __device__ static void arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
-  __device__ static void arrive_relaxed() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  }
-  __device__ static void wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+  __device__ static void arrive() { hopper::arrive_at_cluster(); }
+  __device__ static void arrive_relaxed() { hopper::arrive_relaxed_at_cluster(); }
+  __device__ static void wait() { hopper::wait_for_cluster(); }
   template <typename T>
   __device__ static T* of_other_block(T* mine, int rank) {
     return cooperative_groups::this_cluster().map_shared_rank(mine, static_cast<unsigned>(rank));
