@@ -27,17 +27,15 @@ std::shared_ptr<std::byte> scratch(std::size_t bytes) {
 double fastest(const LaunchContext& context, const std::function<void()>& work) {
   const CudaEvent begin = make_event(), end = make_event();
   work();
-  float best = std::numeric_limits<float>::infinity();
+  double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kRepeats; ++i) {
     check(cudaEventRecord(begin.get(), context.stream), "recording an event");
     work();
     check(cudaEventRecord(end.get(), context.stream), "recording an event");
     check(cudaEventSynchronize(end.get()), "measuring the device");
-    float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "measuring the device");
-    best = std::min(best, milliseconds);
+    best = std::min(best, seconds_between(begin, end));
   }
-  return 1e-3 * static_cast<double>(best);
+  return best;
 }
 
 }  // namespace

@@ -23,21 +23,15 @@ void OpTimer::begin(OpKind kind) {
   check(cudaEventRecord(marks_.back().event.get(), context_.stream), "recording an event");
 }
 
-// Between two marks.
-double OpTimer::seconds(std::size_t from, std::size_t to) const {
-  float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, marks_[from].event.get(), marks_[to].event.get()), "timing ops");
-  return 1e-3 * static_cast<double>(milliseconds);
-}
-
 OpTimes OpTimer::finish() {
   const std::size_t end = marks_.size();
   for (int i = 0; i <= kEmptyMarks; ++i) begin(OpKind::kOther);
   check(cudaEventSynchronize(marks_.back().event.get()), "timing ops");
-  const double mark_seconds = seconds(end, end + kEmptyMarks) / kEmptyMarks;
+  const double mark_seconds = seconds_between(marks_[end].event, marks_.back().event) / kEmptyMarks;
   OpTimes times{};
   for (std::size_t i = 0; i < end; ++i) {
-    times[static_cast<std::size_t>(marks_[i].kind)] += std::max(0.0, seconds(i, i + 1) - mark_seconds);
+    const double taken = seconds_between(marks_[i].event, marks_[i + 1].event);
+    times[static_cast<std::size_t>(marks_[i].kind)] += std::max(0.0, taken - mark_seconds);
   }
   return times;
 }

@@ -23,8 +23,6 @@ class OpTimer {
     CudaEvent event;
   };
 
-  double seconds(std::size_t from, std::size_t to) const;
-
   LaunchContext context_;
   std::vector<Mark> marks_;
 };

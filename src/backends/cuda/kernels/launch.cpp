@@ -32,6 +32,12 @@ CudaEvent make_event(unsigned flags) {
   return {event, cudaEventDestroy};
 }
 
+double seconds_between(const CudaEvent& begin, const CudaEvent& end) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "the time between events");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
 int current_device() {
   int device = 0;
   check(cudaGetDevice(&device), "the current device");

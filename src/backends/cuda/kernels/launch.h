@@ -29,7 +29,8 @@ inline void require(bool holds, const char* what) {
   check(holds ? cudaSuccess : cudaErrorInvalidValue, what);
 }
 
-CudaEvent make_event(unsigned flags = cudaEventDefault);  // of the current device
+CudaEvent make_event(unsigned flags = cudaEventDefault);               // of the current device
+double seconds_between(const CudaEvent& begin, const CudaEvent& end);  // which have passed
 
 int current_device();  // its number, below 64
 // Whether the current device lets a kernel start while the one before it ends: from Hopper on.
