@@ -32,37 +32,21 @@ struct PairArgs {
   const float* down_bias;
 };
 
-// A row of weights: load<kWidth>(column) gives neighbours.
-template <typename T>
-struct PlainRow {
-  const T* values;
-
-  template <int kWidth>
-  __device__ Raw<kWidth, T> load(int column) const {
-    if constexpr (sizeof(T) * kWidth == 16) {
-      return load_once(values + column);
-    } else {
-      return load_raw<kWidth>(values + column);
-    }
+// Neighbours of a row of a matrix of weights with so many columns.
+template <int kWidth, typename T>
+__device__ Raw<kWidth, T> load_weights(const T* matrix, std::int64_t row, int columns, int column) {
+  const T* from = matrix + row * columns + column;
+  if constexpr (sizeof(T) * kWidth == 16) {
+    return load_once(from);
+  } else {
+    return load_raw<kWidth>(from);
   }
-};
-struct CodedRow {
-  const QuantizedMatrix& matrix;
-  std::int64_t row;
-
-  template <int kWidth>
-  __device__ uint4 load(int column) const {
-    static_assert(kWidth == 4);
-    const float4 values = four_values(matrix, row, column);
-    return reinterpret_cast<const uint4&>(values);
-  }
-};
-template <typename T>
-__device__ PlainRow<T> row_of(const T* matrix, std::int64_t row, int columns) {
-  return {matrix + row * columns};
 }
-__device__ inline CodedRow row_of(const QuantizedMatrix& matrix, std::int64_t row, int) {
-  return {matrix, row};
+template <int kWidth>
+__device__ uint4 load_weights(const QuantizedMatrix& matrix, std::int64_t row, int /*columns*/, int column) {
+  static_assert(kWidth == 4);
+  const float4 values = four_values(matrix, row, column);
+  return reinterpret_cast<const uint4&>(values);
 }
 
 // The warp's row of the launch, of `rows` for each item.
@@ -87,9 +71,8 @@ __global__ void __launch_bounds__(kWarps * 32, 3)
   wait_for_kernels();
   admit_next_kernel();  // only now: down_kernel reads the routing ahead of its wait
   const int pair = at.item;
-  const std::int64_t first_row = std::int64_t{args.routing.expert(pair)} * 2 * args.intermediate + at.row;
-  const auto gate = row_of(args.gate_up, first_row, args.hidden);
-  const auto up = row_of(args.gate_up, first_row + args.intermediate, args.hidden);
+  const std::int64_t gate_row = std::int64_t{args.routing.expert(pair)} * 2 * args.intermediate + at.row;
+  const std::int64_t up_row = gate_row + args.intermediate;
   const T* x = static_cast<const T*>(args.x) + pair / args.routing.top_k * args.x_stride;
   float gate_sum = 0, up_sum = 0;
   for (int first = lane * kWidth; first < args.hidden; first += kSteps * kStep) {
@@ -98,8 +81,8 @@ __global__ void __launch_bounds__(kWarps * 32, 3)
     for (int i = 0; i < kSteps; ++i) {
       const int column = first + i * kStep;
       if (column >= args.hidden) break;
-      gates[i] = gate.template load<kWidth>(column);
-      ups[i] = up.template load<kWidth>(column);
+      gates[i] = load_weights<kWidth>(args.gate_up, gate_row, args.hidden, column);
+      ups[i] = load_weights<kWidth>(args.gate_up, up_row, args.hidden, column);
       values[i] = load_raw<kWidth>(x + column);
     }
 #pragma unroll
@@ -139,7 +122,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const __grid_const
       const int column = begin + lane * kWidth;
       if (column < args.intermediate) {
         const std::int64_t row = std::int64_t{expert} * args.hidden + at.row;
-        weights[i] = row_of(args.down, row, args.intermediate).template load<kWidth>(column);
+        weights[i] = load_weights<kWidth>(args.down, row, args.intermediate, column);
         values[i] = load_raw<kWidth>(inner + std::int64_t{pair} * args.intermediate + column);
       }
       begin += kStep;
