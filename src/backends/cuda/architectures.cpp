@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ranges>
 
 namespace quire::cuda {
 namespace {
@@ -21,12 +22,10 @@ bool one_runs_on(std::string_view architecture, int major, int minor) {
 }  // namespace
 
 bool runs_on(std::string_view architectures, int major, int minor) {
-  while (!architectures.empty()) {
-    const std::size_t end = std::min(architectures.find(' '), architectures.size());
-    if (end > 0 && one_runs_on(architectures.substr(0, end), major, minor)) return true;
-    architectures.remove_prefix(std::min(end + 1, architectures.size()));
-  }
-  return false;
+  return std::ranges::any_of(std::views::split(architectures, ' '), [&](const auto& part) {
+    const std::string_view architecture(part.begin(), part.end());
+    return !architecture.empty() && one_runs_on(architecture, major, minor);
+  });
 }
 
 }  // namespace quire::cuda

@@ -40,24 +40,21 @@ struct Introduction {
   const std::shared_ptr<PeerSigns>* signs;
 };
 
-// Every rank's part of the start, or why it has none. Then no rank goes on.
-template <typename T>
-struct Outcome {
-  T result{};
-  std::array<char, 512> error{};  // empty: none
-};
-
-// Does `work` on every rank, and gives all results to all.
+// Does `work` on every rank, and gives all results to all; where it fails on one, no rank goes on.
 template <typename T>
 std::vector<T> share(Communicator& host, const std::function<T()>& work) {
   static_assert(std::is_trivially_copyable_v<T>);
-  Outcome<T> own;
+  struct Outcome {
+    T result{};
+    std::array<char, 512> error{};  // empty: none
+  };
+  Outcome own;
   try {
     own.result = work();
   } catch (const std::exception& e) {
     put_text(own.error, e.what());
   }
-  std::vector<Outcome<T>> all(static_cast<std::size_t>(host.size()));
+  std::vector<Outcome> all(static_cast<std::size_t>(host.size()));
   const auto bytes = static_cast<std::int64_t>(sizeof own);
   host.all_gather(Tensor(all.data(), DType::kU8, {1, host.size() * bytes}),
                   Tensor(&own, DType::kU8, {1, bytes}));

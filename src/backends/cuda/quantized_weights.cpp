@@ -32,6 +32,13 @@ int bytes_of(ScaleKind kind) {
   return kind == ScaleKind::kNone ? 0 : kind == ScaleKind::kByte ? 1 : kind == ScaleKind::kF16 ? 2 : 4;
 }
 
+std::size_t tiles_bytes(const QuantizedLayout& layout) {
+  return static_cast<std::size_t>(layout.row_tiles() * layout.row_bytes());
+}
+std::size_t row_scale_bytes(const QuantizedLayout& layout) {
+  return layout.has_row_scales ? static_cast<std::size_t>(layout.row_tiles() * kTileRows) * sizeof(float) : 0;
+}
+
 // Scales and minima are read as float32, with all that belongs to them worked in.
 bool is_folded(const QuantizedLayout& layout, const LinearFormat& format) {
   return format.super_cols != 0 && !layout.has_supers && !layout.has_row_scales;
@@ -180,17 +187,6 @@ QuantizedLayout quantized_layout(std::span<const WeightGroup> parts) {
   layout.tile_bytes = layout.super_minimum_at + (super_minima ? kTileRows * 4 : 0);
   return layout;
 }
-
-namespace {
-
-std::size_t tiles_bytes(const QuantizedLayout& layout) {
-  return static_cast<std::size_t>(layout.row_tiles() * layout.row_bytes());
-}
-std::size_t row_scale_bytes(const QuantizedLayout& layout) {
-  return layout.has_row_scales ? static_cast<std::size_t>(layout.row_tiles() * kTileRows) * sizeof(float) : 0;
-}
-
-}  // namespace
 
 std::size_t quantized_bytes(const QuantizedLayout& layout) {
   return tiles_bytes(layout) + row_scale_bytes(layout) + sizeof(QuantizedValues);

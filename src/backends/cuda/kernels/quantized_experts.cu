@@ -43,9 +43,9 @@ struct ExpertArgs {
   const void* x;
   void* out;
   std::int64_t x_stride, out_stride;
-  const int* offsets;  // kGroup: where each expert's pairs begin
-  const int* tokens;   // kGroup: rows of x, by pair; null: x has a row for each pair
-  int expert_tiles;    // rows of tiles of an expert
+  const int* offsets = nullptr;  // kGroup: where each expert's pairs begin
+  const int* tokens = nullptr;   // kGroup: rows of x, by pair; null: x has a row for each pair
+  int expert_tiles;              // rows of tiles of an expert
   bool is_gated;
   ExpertGate gate = {};
   const float* down_bias = nullptr;  // kSum
@@ -435,8 +435,6 @@ ExpertArgs args_of(const Tensor& out, const Tensor& x, const QuantizedMatrix& ma
           .out = out.data(),
           .x_stride = x.stride(0),
           .out_stride = out.stride(0),
-          .offsets = nullptr,
-          .tokens = nullptr,
           .expert_tiles = expert_tiles,
           .is_gated = expert_tiles * Layout::kTileRows == 2 * out.dim(1)};
 }
