@@ -53,11 +53,12 @@ void run(const LaunchContext& context, const char* shape, const Tensor& logits, 
        {Case{"greedy", 0, 0, 1, 0}, Case{"temperature 0.6", 0.6F, 0, 1, 0},
         Case{"min-p 0.05", 0.6F, 0, 1, 0.05F}, Case{"top-k 50", 0.6F, 50, 1, 0},
         Case{"top-p 0.95", 0.6F, 0, 0.95F, 0}, Case{"top-k 20, top-p 0.95", 0.6F, 20, 0.95F, 0}}) {
-    const SamplingBatch batch = make_batch(c, rows);
+    SamplingBatch batch = make_batch(c, rows);
+    batch.workspace = workspace;
     const int places = all / rows;
     const int calls = rows > 64 ? 8 : 64;
     const double us = graph_time_us(context, calls, [&](int i) {
-      sample(context, tokens, last, logits.rows(i % places * rows, rows), batch, workspace);
+      sample(context, tokens, last, logits.rows(i % places * rows, rows), batch);
     });
     std::printf("%-7s %4d rows  %-22s %8.2f us  %6.0f GB/s\n", shape, rows, c.name, us,
                 4.0 * static_cast<double>(rows * kVocab) / us * 1e-3);

@@ -111,22 +111,23 @@ std::vector<std::int32_t> CudaSamplingTest::sample_on_gpu(const std::vector<Row>
       positions(tensor_of(batch.positions, DType::kI32)), seats(tensor_of(batch.seats, DType::kI32)),
       device_tokens(tensor_of(tokens, DType::kI32)), device_last(tensor_of(last, DType::kI32)),
       logits(tensor_of(batch.logits, DType::kF32));
-  const SamplingBatch tensors{.num_rows = static_cast<int>(rows.size()),
-                              .temperature = temperature.tensor(),
-                              .top_k = top_k.tensor(),
-                              .top_p = top_p.tensor(),
-                              .min_p = min_p.tensor(),
-                              .seeds = seeds.tensor(),
-                              .positions = positions.tensor(),
-                              .seats = seats.tensor(),
-                              .workspace = {}};
+  SamplingBatch tensors{.num_rows = static_cast<int>(rows.size()),
+                        .temperature = temperature.tensor(),
+                        .top_k = top_k.tensor(),
+                        .top_p = top_p.tensor(),
+                        .min_p = min_p.tensor(),
+                        .seeds = seeds.tensor(),
+                        .positions = positions.tensor(),
+                        .seats = seats.tensor(),
+                        .workspace = {}};
   const Tensor matrix = batch.logits_of(logits.tensor().data(), DeviceKind::kCuda);
   const std::size_t bytes = sampling_workspace_bytes(context_, static_cast<int>(rows.size()), matrix.dim(1));
   std::vector<std::uint8_t> nothing(bytes + 1);
   const DeviceTensor workspace(tensor_of(nothing, DType::kU8));
+  tensors.workspace = workspace.tensor();
   for (int i = 0; i < calls; ++i) {
     device_tokens.poison();
-    sample(context_, device_tokens.tensor(), device_last.tensor(), matrix, tensors, workspace.tensor());
+    sample(context_, device_tokens.tensor(), device_last.tensor(), matrix, tensors);
   }
   device_tokens.download(tensor_of(tokens, DType::kI32));
   device_last.download(tensor_of(last, DType::kI32));

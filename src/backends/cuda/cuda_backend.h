@@ -138,7 +138,7 @@ class CudaBackend final : public Backend {
   }
   void sample(const Tensor& tokens, const Tensor& last_tokens, const Tensor& logits,
               const SamplingBatch& batch) override {
-    cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch, batch.workspace);
+    cuda::sample(context(OpKind::kSampling), tokens, last_tokens, logits, batch);
   }
   void log_probs(const LogprobRows& out, const Tensor& logits, const LogprobBatch& batch) override {
     cuda::log_probs(context(OpKind::kSampling), out, logits, batch);

@@ -349,10 +349,10 @@ std::size_t sampling_workspace_bytes(const LaunchContext& context, int max_rows,
 }
 
 void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& last_tokens,
-            const Tensor& logits, const SamplingBatch& batch, const Tensor& workspace) {
+            const Tensor& logits, const SamplingBatch& batch) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(logits.data()) % 16 == 0 && logits.stride(0) % 4 == 0;
   const auto kernel = aligned ? sample_kernel<true> : sample_kernel<false>;
-  auto* bytes = workspace.data_as<std::byte>();
+  auto* bytes = batch.workspace.data_as<std::byte>();
   for (int first = 0; first < batch.num_rows; first += kMaxRows) {
     const int count = std::min(batch.num_rows - first, kMaxRows);
     const Plan plan(context, count, logits.dim(1));
