@@ -92,7 +92,8 @@ namespace {
 
 // Where codes of x, their scales and a library's sums lie in the workspace.
 struct ChunkLayout {
-  ChunkLayout(const W8a8Matrix& weight, bool needs_sums) : matrix(weight), has_sums(needs_sums) {}
+  const W8a8Matrix& matrix;
+  bool has_sums;
 
   std::int64_t num_tokens(const Tensor& workspace) const {
     const std::int64_t token_bytes =
@@ -112,9 +113,6 @@ struct ChunkLayout {
     return Tensor(workspace.data_as<std::uint8_t>() + at, DType::kI32, {tokens, matrix.rows},
                   DeviceKind::kCuda);
   }
-
-  const W8a8Matrix& matrix;
-  bool has_sums;
 };
 
 constexpr std::int64_t kMaxW8a8Tokens = 64;  // of batched_matmul: from there on the library is as fast
@@ -142,7 +140,7 @@ bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, c
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const W8a8Matrix& matrix, const Tensor& bias, const Tensor& workspace) {
   const bool is_fast = library != nullptr && x.dtype() != DType::kF32;
-  const ChunkLayout layout(matrix, is_fast && !matrix.is_float());
+  const ChunkLayout layout{matrix, is_fast && !matrix.is_float()};
   const std::int64_t step = layout.num_tokens(workspace);
   QUIRE_CHECK(step > 0, "{} columns", matrix.cols);
   // Sums of integers are exact in any order.
@@ -172,7 +170,7 @@ bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const T
   const bool by_matvec = w8a8_matvec_supports(context, x, matrix);
   const bool by_batches =
       x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);
-  const ChunkLayout layout(matrix, false);
+  const ChunkLayout layout{matrix, false};
   if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
   if (by_matvec && x.dim(0) == 1) {
     w8a8_matvec(context, out, x, {}, matrix, {}, activation);

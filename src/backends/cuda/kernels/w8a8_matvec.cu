@@ -36,15 +36,6 @@ constexpr int kMaxTokens = 8;
 
 // Rows of x are read where there is one token alone.
 struct W8a8Args : LinearArgs {
-  W8a8Args(const Tensor& out_tensor, const Tensor& x_tensor, const RoundedInput& rounded,
-           const W8a8Matrix& weight_codes, const Tensor& bias_tensor, Gate gate)
-      : LinearArgs(out_tensor, x_tensor, weight_codes.code_tensor(DType::kU8), bias_tensor, gate),
-        x_codes(rounded.codes.data_as<const std::uint8_t>()),
-        x_scales(rounded.scales.data_as<const float>()),
-        out_is_f32(out_tensor.dtype() == DType::kF32),
-        is_gated(gate.has_value()),
-        matrix(weight_codes) {}
-
   const std::uint8_t* x_codes;  // or null; of all tokens, as round_input gives them
   const float* x_scales;
   bool out_is_f32;
@@ -408,13 +399,18 @@ bool w8a8_matvec_supports(const LaunchContext& context, const Tensor& x, const W
   const bool has_steps = matrix.block_cols >= matrix.cols || matrix.block_cols % kStepColumns == 0;
   if (x.dtype() == DType::kF32 || x.dim(0) > kMaxTokens || !splits_into(x, kPiece) || !has_steps)
     return false;
-  W8a8Args args(x, x, {}, matrix, {}, {});
+  W8a8Args args{{x, x, matrix.code_tensor(DType::kU8), {}}, nullptr, nullptr, false, false, matrix};
   return plan_block(context, args) != 0;
 }
 
 void w8a8_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
                  const RoundedInput& rounded, const W8a8Matrix& matrix, const Tensor& bias, Gate gate) {
-  W8a8Args args(out, x, rounded, matrix, bias, gate);
+  W8a8Args args{{out, x, matrix.code_tensor(DType::kU8), bias, gate},
+                rounded.codes.data_as<const std::uint8_t>(),
+                rounded.scales.data_as<const float>(),
+                out.dtype() == DType::kF32,
+                gate.has_value(),
+                matrix};
   if (args.n == 0) return;
   const int bytes = plan_block(context, args);
   const auto run = [&]<typename T>() {
