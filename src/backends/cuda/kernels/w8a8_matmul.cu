@@ -12,24 +12,18 @@
 namespace quire::cuda {
 namespace {
 
-struct RoundArgs {
-  const void* x;
-  std::int64_t x_stride;
-  std::uint8_t* codes;
-  float* scales;
-  W8a8Matrix matrix;
-};
-
 template <typename Codes, typename T, bool kVectors>
-__global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_constant__ RoundArgs args) {
+__global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_constant__ W8a8Matrix matrix,
+                                                              const T* x, std::int64_t x_stride,
+                                                              std::uint8_t* codes, float* scales) {
   admit_next_kernel();
   wait_for_kernels();
   const std::int64_t token = blockIdx.x;
-  std::uint8_t* codes = args.codes + token * args.matrix.stride;
-  round_row<Codes, kVectors>(
-      static_cast<const T*>(args.x) + token * args.x_stride, args.matrix, static_cast<int>(threadIdx.x),
-      args.scales + token, static_cast<int>(gridDim.x),
-      [&](int column, uint2 eight) { *reinterpret_cast<uint2*>(codes + column) = eight; });
+  codes += token * matrix.stride;
+  round_row<Codes, kVectors>(x + token * x_stride, matrix, static_cast<int>(threadIdx.x), scales + token,
+                             static_cast<int>(gridDim.x), [&](int column, uint2 eight) {
+                               *reinterpret_cast<uint2*>(codes + column) = eight;
+                             });
 }
 
 struct ProductArgs : LinearArgs {
@@ -137,13 +131,12 @@ void dispatch_w8a8(const W8a8Matrix& matrix, F&& f) {
 
 void round_input(const LaunchContext& context, const RoundedInput& out, const Tensor& x,
                  const W8a8Matrix& matrix) {
-  const RoundArgs args{x.data(), x.stride(0), out.codes.data_as<std::uint8_t>(), out.scales.data_as<float>(),
-                       matrix};
   dispatch_float(x.dtype(), [&]<typename T>() {
     dispatch_w8a8(matrix, [&]<typename Codes>() {
       launch(context, "round_input",
              splits_into(x, kPiece) ? round_kernel<Codes, T, true> : round_kernel<Codes, T, false>,
-             static_cast<unsigned>(x.dim(0)), kRoundThreads, 0, args);
+             static_cast<unsigned>(x.dim(0)), kRoundThreads, 0, matrix, x.data_as<const T>(), x.stride(0),
+             out.codes.data_as<std::uint8_t>(), out.scales.data_as<float>());
     });
   });
 }
