@@ -15,13 +15,9 @@ using Layout = QuantizedLayout;
 
 static_assert(kPlainStep == Layout::kStepColumns);
 
-struct ProductArgs : LinearArgs {
-  QuantizedMatrix matrix;
-};
-
 template <typename T, typename Out>
 __global__ __launch_bounds__(kPlainThreads) void fixed_order_kernel(
-    const __grid_constant__ ProductArgs args) {
+    const __grid_constant__ LinearArgs args, const __grid_constant__ QuantizedMatrix matrix) {
   __shared__ PlainTile<float> tile;
   admit_next_kernel();
   wait_for_kernels();
@@ -38,7 +34,7 @@ __global__ __launch_bounds__(kPlainThreads) void fixed_order_kernel(
       const int r = static_cast<int>(threadIdx.x) / 4;
       const int c = static_cast<int>(threadIdx.x) % 4 * 4;
       float4 values = make_float4(0, 0, 0, 0);
-      if (at.first_row + r < args.n) values = four_values(args.matrix, at.first_row + r, begin + c);
+      if (at.first_row + r < args.n) values = four_values(matrix, at.first_row + r, begin + c);
       tile.weight[c][r] = values.x;
       tile.weight[c + 1][r] = values.y;
       tile.weight[c + 2][r] = values.z;
@@ -114,11 +110,11 @@ __global__ __launch_bounds__(kRowThreads) void quantized_embedding_kernel(
 
 void quantized_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                                   const QuantizedMatrix& matrix, const Tensor& bias) {
-  const ProductArgs args{{out, x, matrix.tile_tensor(), bias}, matrix};
+  const LinearArgs args(out, x, matrix.tile_tensor(), bias);
   if (args.tokens == 0 || args.n == 0) return;
   const auto run = [&]<typename T, typename Out>() {
     launch(context, "quantized_fixed_order_matmul", fixed_order_kernel<T, Out>, plain_grid(args),
-           kPlainThreads, 0, args);
+           kPlainThreads, 0, args, matrix);
   };
   if (x.dtype() == DType::kF32) return run.template operator()<float, float>();
   dispatch_linear(x.dtype(), out.dtype(), run);

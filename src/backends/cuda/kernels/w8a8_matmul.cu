@@ -26,11 +26,6 @@ __global__ __launch_bounds__(kRoundThreads) void round_kernel(const __grid_const
                              });
 }
 
-struct ProductArgs : LinearArgs {
-  const float* x_scales;
-  W8a8Matrix matrix;
-};
-
 // Four neighbours of a row from column on, or zeros.
 template <typename Codes, typename Value>
 __device__ inline void load_four(const void* codes, int row, int num_rows, int column, int stride,
@@ -45,12 +40,12 @@ __device__ inline void load_four(const void* codes, int row, int num_rows, int c
 
 template <typename Codes, typename Out>
 __global__ __launch_bounds__(kPlainThreads) void w8a8_fixed_order_kernel(
-    const __grid_constant__ ProductArgs args) {
+    const __grid_constant__ LinearArgs args, const __grid_constant__ W8a8Matrix matrix,
+    const float* x_scales) {
   using Sum = typename Codes::Sum;
   __shared__ PlainTile<Sum> tile;
   admit_next_kernel();
   wait_for_kernels();
-  const W8a8Matrix& matrix = args.matrix;
   const PlainPlace at;
   float totals[4][4] = {};
   Sum sums[4][4] = {};
@@ -80,7 +75,7 @@ __global__ __launch_bounds__(kPlainThreads) void w8a8_fixed_order_kernel(
         const float row_scale =
             matrix.scales[std::int64_t{o / matrix.block_rows} * matrix.scale_stride + block];
         totals[i][j] = scaled_sum(static_cast<float>(sums[i][j]), row_scale,
-                                  args.x_scales[std::int64_t{block} * args.tokens + t], totals[i][j]);
+                                  x_scales[std::int64_t{block} * args.tokens + t], totals[i][j]);
         sums[i][j] = 0;
       }
     }
@@ -91,15 +86,16 @@ __global__ __launch_bounds__(kPlainThreads) void w8a8_fixed_order_kernel(
 constexpr int kRowThreads = 256;
 
 template <typename Out>
-__global__ __launch_bounds__(kRowThreads) void scale_sums_kernel(const __grid_constant__ ProductArgs args,
-                                                                 const int* sums) {
+__global__ __launch_bounds__(kRowThreads) void scale_sums_kernel(const __grid_constant__ LinearArgs args,
+                                                                 const __grid_constant__ W8a8Matrix matrix,
+                                                                 const float* x_scales, const int* sums) {
   admit_next_kernel();
   wait_for_kernels();
   const int o = static_cast<int>(blockIdx.x) * kRowThreads + static_cast<int>(threadIdx.x);
   const std::int64_t t = blockIdx.y;
-  if (o >= args.matrix.rows) return;
-  const float value = scaled_sum(static_cast<float>(sums[t * args.matrix.rows + o]), args.matrix.scales[o],
-                                 args.x_scales[t], args.bias == nullptr ? 0.0F : args.bias[o]);
+  if (o >= matrix.rows) return;
+  const float value = scaled_sum(static_cast<float>(sums[t * matrix.rows + o]), matrix.scales[o], x_scales[t],
+                                 args.bias == nullptr ? 0.0F : args.bias[o]);
   static_cast<Out*>(args.out)[t * args.out_stride + o] = static_cast<Out>(value);
 }
 
@@ -143,24 +139,22 @@ void round_input(const LaunchContext& context, const RoundedInput& out, const Te
 
 void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const RoundedInput& x,
                              const W8a8Matrix& matrix, const Tensor& bias) {
-  const ProductArgs args{
-      {out, x.codes, matrix.code_tensor(DType::kU8), bias}, x.scales.data_as<const float>(), matrix};
+  const LinearArgs args(out, x.codes, matrix.code_tensor(DType::kU8), bias);
   dispatch_w8a8(matrix, [&]<typename Codes>() {
     dispatch_out(out.dtype(), [&]<typename Out>() {
       launch(context, "w8a8_fixed_order_matmul", w8a8_fixed_order_kernel<Codes, Out>, plain_grid(args),
-             kPlainThreads, 0, args);
+             kPlainThreads, 0, args, matrix, x.scales.data_as<const float>());
     });
   });
 }
 
 void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& sums, const RoundedInput& x,
                 const W8a8Matrix& matrix, const Tensor& bias) {
-  const ProductArgs args{
-      {out, x.codes, matrix.code_tensor(DType::kU8), bias}, x.scales.data_as<const float>(), matrix};
+  const LinearArgs args(out, x.codes, matrix.code_tensor(DType::kU8), bias);
   const dim3 grid(ceil_div(matrix.rows, kRowThreads), static_cast<unsigned>(args.tokens));
   dispatch_out(out.dtype(), [&]<typename Out>() {
-    launch(context, "scale_sums", scale_sums_kernel<Out>, grid, kRowThreads, 0, args,
-           sums.data_as<const int>());
+    launch(context, "scale_sums", scale_sums_kernel<Out>, grid, kRowThreads, 0, args, matrix,
+           x.scales.data_as<const float>(), sums.data_as<const int>());
   });
 }
 
