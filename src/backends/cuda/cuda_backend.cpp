@@ -28,11 +28,6 @@ Tensor whole(const Buffer& buffer) {
   return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
 }
 
-Tensor slice(const Tensor& bytes, std::size_t offset, std::size_t count) {
-  return Tensor(bytes.data_as<std::byte>() + offset, DType::kU8, {static_cast<std::int64_t>(count)},
-                bytes.device());
-}
-
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // f of what kernels see of the weight, in its form.
@@ -253,16 +248,18 @@ void CudaBackend::embedding(const Tensor& out, const LinearWeights& weights, con
 
 std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) const {
   if (!has_fast_attention(DType::kBF16, shape.head_dim)) return 0;
-  return prefill_start(shape) + prefill_workspace_bytes(shape, context_.num_sms, prefill_of());
+  return static_cast<std::size_t>(prefill_start(shape)) +
+         prefill_workspace_bytes(shape, context_.num_sms, prefill_of());
 }
 
-std::size_t CudaBackend::prefill_start(const AttentionShape& shape) const {
-  return deterministic_ ? 0 : aligned(decode_workspace_bytes(shape, context_.num_sms));
+std::int64_t CudaBackend::prefill_start(const AttentionShape& shape) const {
+  if (deterministic_) return 0;
+  return static_cast<std::int64_t>(aligned(decode_workspace_bytes(shape, context_.num_sms)));
 }
 
 Tensor CudaBackend::prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const {
-  const std::size_t start = prefill_start(shape);
-  return slice(workspace, start, workspace.bytes() - start);
+  const std::int64_t start = prefill_start(shape);
+  return workspace.rows(start, workspace.dim(0) - start);
 }
 
 std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const AttentionBatch& batch,
@@ -270,7 +267,7 @@ std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const Attention
   auto plan = std::make_shared<const CudaAttentionPlan>(shape);
   if (!batch.workspace.defined()) return plan;
   if (!deterministic_) {
-    plan_decode(context(OpKind::kAttention), batch, shape, slice(batch.workspace, 0, prefill_start(shape)));
+    plan_decode(context(OpKind::kAttention), batch, shape, batch.workspace.rows(0, prefill_start(shape)));
   }
   plan_prefill(context(), batch, shape, prefill_workspace(batch.workspace, shape), prefill_of());
   return plan;
@@ -289,7 +286,7 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
     return;
   }
   if (!deterministic_) {
-    call.workspace = slice(batch.workspace, 0, prefill_start(shape));
+    call.workspace = batch.workspace.rows(0, prefill_start(shape));
     decode_attention(context(OpKind::kAttention), call, batch, shape);
   }
   call.workspace = prefill_workspace(batch.workspace, shape);

@@ -171,7 +171,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<LinearWeights> make_w8a8(std::span<const WeightGroup> parts);
   // Deterministic, one kernel takes all rows of attention, and its part of the workspace is the whole.
   PrefillOf prefill_of() const { return deterministic_ ? PrefillOf::kAllInFixedOrder : PrefillOf::kChunks; }
-  std::size_t prefill_start(const AttentionShape& shape) const;
+  std::int64_t prefill_start(const AttentionShape& shape) const;
   Tensor prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const;
 
   int device_ = 0;
