@@ -195,11 +195,11 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
   const std::int64_t valid = view.valid.end;
   F top = lowest;
   for (std::int64_t j = 0; j < valid; j += kLanes) {
-    F scaled = Vec::mul(Vec::load(scores + j), Vec::set1(scale));
-    if (view.key_scales != nullptr) scaled = Vec::mul(scaled, Vec::load(view.key_scales + j));
+    F scaled = Vec::load(scores + j) * Vec::set1(scale);
+    if (view.key_scales != nullptr) scaled *= Vec::load(view.key_scales + j);
     if (cap > 0) scaled = capped(scaled, cap);
     if (view.slope != 0) {
-      const F distance = Vec::add(Vec::set1(static_cast<float>(view.distance + j)), Vec::load(kLaneNumbers));
+      const F distance = Vec::set1(static_cast<float>(view.distance + j)) + Vec::load(kLaneNumbers);
       scaled = Vec::fma(Vec::set1(view.slope), distance, scaled);
     }
     F score = Vec::first_lanes(static_cast<int>(valid - j), scaled, lowest);
@@ -212,10 +212,9 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
   const float new_top = highest > old_top ? highest : old_top;
   F total = Vec::zero();
   for (std::int64_t j = 0; j < valid; j += kLanes) {
-    const F weight = exp(Vec::sub(Vec::load(scores + j), Vec::set1(new_top)));
-    Vec::store(scores + j,
-               view.value_scales == nullptr ? weight : Vec::mul(weight, Vec::load(view.value_scales + j)));
-    total = Vec::add(total, weight);
+    const F weight = exp(Vec::load(scores + j) - Vec::set1(new_top));
+    Vec::store(scores + j, view.value_scales == nullptr ? weight : weight * Vec::load(view.value_scales + j));
+    total += weight;
   }
   const F factor = exp(Vec::set1(old_top - new_top));
   float factors[kLanes];
@@ -223,8 +222,7 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
   scratch.tops[row] = new_top;
   scratch.totals[row] = scratch.totals[row] * factors[0] + sum_lanes(total);
   float* sums = scratch.sums + row * scratch.width;
-  for (std::int64_t i = 0; i < scratch.width; i += kLanes)
-    Vec::store(sums + i, Vec::mul(Vec::load(sums + i), factor));
+  for (std::int64_t i = 0; i < scratch.width; i += kLanes) Vec::store(sums + i, Vec::load(sums + i) * factor);
 }
 
 // kRows rows from `row` on with one tile; row r sees view_of(r) of it, later rows end no earlier.
@@ -372,7 +370,7 @@ class SpanAttention {
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
       const float* sums = scratch_.sums + row * scratch_.width + i;
       E step[kStep];
-      store_halves<T>(step, Vec::div(Vec::load(sums), total), Vec::div(Vec::load(sums + kLanes), total));
+      store_halves<T>(step, Vec::load(sums) / total, Vec::load(sums + kLanes) / total);
       __builtin_memcpy(out + i, step, static_cast<std::size_t>(step_elements(i)) * sizeof(E));
     }
   }

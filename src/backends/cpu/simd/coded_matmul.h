@@ -88,7 +88,7 @@ template <class Codes, int M, int NV, int kGroups>
   for (int g = 0; g < kGroups; ++g, ++group) {
     for (int m = 0; m < M && o.input_scales != nullptr; ++m) {
       const F scale = Vec::set1(o.input_scales[group * o.tokens + m]);
-      for (int v = 0; v < NV; ++v) sums[g][m][v] = Vec::mul(sums[g][m][v], scale);
+      for (int v = 0; v < NV; ++v) sums[g][m][v] *= scale;
     }
     for (int v = 0; v < NV; ++v) {
       const F scale = Vec::load(o.scales + group * kPanel + v * kLanes);
@@ -155,9 +155,9 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
 }
 
 [[gnu::always_inline]] inline F e4m3_to_floats(Vec::I code) {
-  const Vec::I sign = Vec::left(Vec::bit_and(code, Vec::set1(0x80U)), 8);
-  const Vec::I magnitude = Vec::left(Vec::bit_and(code, Vec::set1(0x7FU)), 7);
-  return Vec::mul(Vec::halves_to_floats(Vec::bit_or(sign, magnitude)), Vec::set1(256.0F));
+  const Vec::I sign = Vec::left(code & Vec::set1(0x80U), 8);
+  const Vec::I magnitude = Vec::left(code & Vec::set1(0x7FU), 7);
+  return Vec::halves_to_floats(sign | magnitude) * Vec::set1(256.0F);
 }
 
 // Calls use(load) with load(p, i): a vector of scales from the i-th on.
@@ -204,11 +204,10 @@ struct ChunkScales {
       const std::int64_t stride = width, last = count * width;
       float* const out = to;
       for (std::int64_t row = 0; row < stride; row += kLanes) {
-        const F factors =
-            Vec::mul(Vec::set1(factor), supers == nullptr ? Vec::set1(1.0F) : Vec::load(supers + row));
+        const F factors = Vec::set1(factor) * (supers == nullptr ? Vec::set1(1.0F) : Vec::load(supers + row));
         float* next = out + row;
         for (std::int64_t i = row; i < last; i += stride, next += kPanel)
-          Vec::store(next, Vec::mul(load(stored, i), factors));
+          Vec::store(next, load(stored, i) * factors);
       }
     });
   }
@@ -220,7 +219,7 @@ struct ChunkScales {
       read(ScaleType::kU8, chunk + parts.offsets, nullptr, 1, minima);
       for (std::int64_t group = 0; group < groups; ++group) {
         for (std::int64_t i = group * kPanel; i < group * kPanel + rows; i += kLanes)
-          Vec::store(minima + i, Vec::mul(Vec::load(minima + i), Vec::load(scales + i)));
+          Vec::store(minima + i, Vec::load(minima + i) * Vec::load(scales + i));
       }
     } else if (layout.offset == OffsetType::kMinimum) {
       const auto* super_minima =
@@ -329,7 +328,7 @@ void scale_sums(const LinearJob& job, const std::byte* panel, std::int64_t rows,
     for (std::int64_t i = 0; i < rows; i += kLanes) {
       F sum = Vec::load(sums + i);
       if constexpr (kInts) sum = Vec::signed_to_floats(Vec::as_bits(sum));
-      Vec::store(sums + i, Vec::mul(Vec::mul(sum, scale), Vec::load(scales + i)));
+      Vec::store(sums + i, sum * scale * Vec::load(scales + i));
     }
   }
 }

@@ -32,8 +32,8 @@ struct WordFloats {
       return Vec::signed_to_floats(Vec::right_signed(Vec::left(word, 24 - kBit), 24));
     } else {
       const Vec::I code = Vec::right(Vec::left(word, 24 - kBit), 24);
-      const Vec::I sign = Vec::left(Vec::bit_and(code, Vec::set1(0x80U)), 8);
-      return Vec::halves_to_floats(Vec::bit_or(sign, Vec::left(Vec::bit_and(code, Vec::set1(0x7FU)), 7)));
+      const Vec::I sign = Vec::left(code & Vec::set1(0x80U), 8);
+      return Vec::halves_to_floats(sign | Vec::left(code & Vec::set1(0x7FU), 7));
     }
   }
   template <int M, int NV, int kColumn = 0>

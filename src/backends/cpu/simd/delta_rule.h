@@ -47,7 +47,7 @@ void normalise(const T* x, std::int64_t n, float factor, float* out) {
   const F scale = Vec::set1(factor / __builtin_sqrtf(sum_lanes(squares) + 1e-6F));
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = lanes_left(i, n);
-    store_some(out + i, Vec::mul(load_some(x + i, count), scale), count);
+    store_some(out + i, load_some(x + i, count) * scale, count);
   }
 }
 
@@ -131,15 +131,14 @@ void run_strip(const DeltaRuleJob& job, const DeltaChunk& chunk, std::int64_t co
     const F decay = Vec::set1(token.decay), minus = Vec::set1(-token.decay), beta = Vec::set1(token.beta);
     F deltas[kStripVectors];
     for (int v = 0; v < kStripVectors; ++v) {
-      deltas[v] = Vec::mul(beta, Vec::fma(minus, sums.by_key[v], load_some(values + v * kLanes, counts[v])));
-      store_some(out + v * kLanes,
-                 Vec::fma(Vec::set1(token.query_key), deltas[v], Vec::mul(decay, sums.by_query[v])),
+      deltas[v] = beta * Vec::fma(minus, sums.by_key[v], load_some(values + v * kLanes, counts[v]));
+      store_some(out + v * kLanes, Vec::fma(Vec::set1(token.query_key), deltas[v], decay * sums.by_query[v]),
                  counts[v]);
     }
     const float* key = chunk.keys + j * dim;
     const auto updated = [&](std::int64_t i, int v) {
       const F old = Vec::load(strip + i * kDeltaColumns + v * kLanes);
-      return Vec::fma(Vec::set1(key[i]), deltas[v], Vec::mul(decay, old));
+      return Vec::fma(Vec::set1(key[i]), deltas[v], decay * old);
     };
     if (j + 1 < chunk.count) {
       pass_strip(chunk, dim, j + 1, sums, updated);
@@ -205,9 +204,8 @@ void sigmoid_gate(const GateJob& job, std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
         const F by = job.of_rows ? Vec::set1(load_one(gate)) : load_some(gate + i, count);
-        const F gated =
-            Vec::div(load_some(x + i, count), Vec::add(Vec::set1(1.0F), exp(Vec::sub(Vec::zero(), by))));
-        store_some(out + i, job.add ? Vec::add(load_some(out + i, count), gated) : gated, count);
+        const F gated = load_some(x + i, count) / (Vec::set1(1.0F) + exp(Vec::zero() - by));
+        store_some(out + i, job.add ? load_some(out + i, count) + gated : gated, count);
       }
     }
   });
@@ -228,10 +226,8 @@ void gated_norm(const GatedNormJob& job, std::int64_t begin, std::int64_t end) {
       const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
       for (std::int64_t c = 0; c < job.n; c += kLanes) {
         const int count = lanes_left(c, job.n);
-        const F normed =
-            Vec::mul(Vec::mul(load_some(x + c, count), inverse), load_some(job.weight + c, count));
-        store_some(out + c, Vec::mul(normed, activated<Activation::kSilu>(load_some(gate + c, count))),
-                   count);
+        const F normed = load_some(x + c, count) * inverse * load_some(job.weight + c, count);
+        store_some(out + c, normed * activated<Activation::kSilu>(load_some(gate + c, count)), count);
       }
     }
   });

@@ -18,7 +18,7 @@ void add_update(const NormJob& job, std::int64_t row) {
     for (std::int64_t i = 0; i < job.n; i += kLanes) {
       const int count = lanes_left(i, job.n);
       const F sum = Vec::fma(scale, load_some(update + i, count), load_some(x + i, count));
-      store_some(x + i, Vec::mul(sum_scale, sum), count);
+      store_some(x + i, sum_scale * sum, count);
     }
   });
 }
@@ -26,7 +26,7 @@ void add_update(const NormJob& job, std::int64_t row) {
 template <typename X>
 float mean(const X* x, std::int64_t n) {
   F sum = Vec::zero();
-  for (std::int64_t i = 0; i < n; i += kLanes) sum = Vec::add(sum, load_some(x + i, lanes_left(i, n)));
+  for (std::int64_t i = 0; i < n; i += kLanes) sum += load_some(x + i, lanes_left(i, n));
   return sum_lanes(sum) / static_cast<float>(n);
 }
 
@@ -52,7 +52,7 @@ void norm_row(const NormJob& job, std::int64_t row) {
   F squares = Vec::zero();
   for (std::int64_t i = 0; i < job.n; i += kLanes) {
     const int count = lanes_left(i, job.n);
-    const F values = Vec::first_lanes(count, Vec::sub(load_some(x + i, count), center), Vec::zero());
+    const F values = Vec::first_lanes(count, load_some(x + i, count) - center, Vec::zero());
     squares = Vec::fma(values, values, squares);
   }
   const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
@@ -60,10 +60,9 @@ void norm_row(const NormJob& job, std::int64_t row) {
     T* out = static_cast<T*>(job.out) + row * job.out_stride;
     for (std::int64_t i = 0; i < job.n; i += kLanes) {
       const int count = lanes_left(i, job.n);
-      const F normed = Vec::mul(Vec::sub(load_some(x + i, count), center), inverse);
-      const F scaled = Vec::mul(normed, load_some(job.weight + i, count));
-      store_some(out + i, job.bias == nullptr ? scaled : Vec::add(scaled, load_some(job.bias + i, count)),
-                 count);
+      const F normed = (load_some(x + i, count) - center) * inverse;
+      const F scaled = normed * load_some(job.weight + i, count);
+      store_some(out + i, job.bias == nullptr ? scaled : scaled + load_some(job.bias + i, count), count);
     }
   });
 }
@@ -84,15 +83,15 @@ template <Activation kActivation>
   if constexpr (kActivation == Activation::kIdentity) return x;
   if constexpr (kActivation == Activation::kRelu2) {
     const F positive = Vec::max(x, Vec::zero());
-    return Vec::mul(positive, positive);
+    return positive * positive;
   }
-  F minus_y = Vec::sub(Vec::zero(), x);
+  F minus_y = Vec::zero() - x;
   if constexpr (kActivation == Activation::kGelu) {
-    const F cubic = Vec::fma(Vec::mul(Vec::mul(x, x), x), Vec::set1(0.044715F), x);
-    minus_y = Vec::mul(cubic, Vec::set1(-1.5957691216F));
+    const F cubic = Vec::fma(x * x * x, Vec::set1(0.044715F), x);
+    minus_y = cubic * Vec::set1(-1.5957691216F);
   }
-  if constexpr (kActivation == Activation::kSwigluOai) minus_y = Vec::mul(x, Vec::set1(-kSwigluAlpha));
-  return Vec::div(x, Vec::add(Vec::set1(1.0F), exp(minus_y)));
+  if constexpr (kActivation == Activation::kSwigluOai) minus_y = x * Vec::set1(-kSwigluAlpha);
+  return x / (Vec::set1(1.0F) + exp(minus_y));
 }
 
 template <Activation kActivation>
@@ -101,9 +100,9 @@ template <Activation kActivation>
     // NaN is the second operand, and stays.
     gate = Vec::min(Vec::set1(kSwigluLimit), gate);
     up = Vec::max(Vec::set1(-kSwigluLimit), Vec::min(Vec::set1(kSwigluLimit), up));
-    up = Vec::add(up, Vec::set1(1.0F));
+    up += Vec::set1(1.0F);
   }
-  return Vec::mul(activated<kActivation>(gate), up);
+  return activated<kActivation>(gate) * up;
 }
 
 // Calls function.operator()<the activation, the type>.
@@ -171,8 +170,8 @@ void norm_head(const RotateAndStoreJob& job, const float* weight, float* head) {
   const F inverse = Vec::set1(inverse_rms(squares, job.head_dim, job.norm_eps));
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
-    const F normed = Vec::mul(load_some(head + i, count), inverse);
-    store_some(head + i, Vec::mul(normed, load_some(weight + i, count)), count);
+    const F normed = load_some(head + i, count) * inverse;
+    store_some(head + i, normed * load_some(weight + i, count), count);
   }
 }
 
@@ -185,8 +184,8 @@ void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* hea
     const F b = load_some(head + half + i, count);
     const F c = load_some(cosines + i, count);
     const F s = load_some(cosines + half + i, count);
-    store_some(head + i, Vec::sub(Vec::mul(a, c), Vec::mul(b, s)), count);
-    store_some(head + half + i, Vec::add(Vec::mul(b, c), Vec::mul(a, s)), count);
+    store_some(head + i, a * c - b * s, count);
+    store_some(head + half + i, b * c + a * s, count);
   }
 }
 
@@ -195,9 +194,7 @@ void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* hea
 // A magnitude is moved to the exponents of a float32 that has the code's bits in front, where subnormals are
 // subnormals, too.
 float store_codes(CacheCode code, const float* x, std::int64_t n, const float* given, std::uint8_t* to) {
-  const auto magnitude = [](F v) {
-    return Vec::as_floats(Vec::bit_and(Vec::as_bits(v), Vec::set1(0x7FFFFFFFU)));
-  };
+  const auto magnitude = [](F v) { return Vec::as_floats(Vec::as_bits(v) & Vec::set1(0x7FFFFFFFU)); };
   F largest = Vec::zero();
   bool has_nan = false;
   for (std::int64_t i = 0; i < n; i += kLanes) {
@@ -211,14 +208,14 @@ float store_codes(CacheCode code, const float* x, std::int64_t n, const float* g
   const F moved = Vec::set1(is_e4m3 ? 0x1p-120F : 0x1p-112F);
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = lanes_left(i, n);
-    const F v = Vec::div(load_some(x + i, count), Vec::set1(scale));
-    const Vec::I bits = Vec::as_bits(Vec::mul(Vec::min(magnitude(v), Vec::set1(largest_of(code))), moved));
-    const Vec::I odd = Vec::bit_and(Vec::right(bits, shift), Vec::set1(1U));
+    const F v = load_some(x + i, count) / Vec::set1(scale);
+    const Vec::I bits = Vec::as_bits(Vec::min(magnitude(v), Vec::set1(largest_of(code))) * moved);
+    const Vec::I odd = Vec::right(bits, shift) & Vec::set1(1U);
     const Vec::I half = Vec::set1((1U << (shift - 1)) - 1);
     const Vec::I rounded = Vec::right(Vec::add_ints(bits, Vec::add_ints(half, odd)), shift);
-    const Vec::I sign = Vec::bit_and(Vec::right(Vec::as_bits(v), 24), Vec::set1(0x80U));
+    const Vec::I sign = Vec::right(Vec::as_bits(v), 24) & Vec::set1(0x80U);
     std::uint8_t codes[kLanes];
-    Vec::store_bytes(codes, Vec::bit_or(rounded, sign));
+    Vec::store_bytes(codes, rounded | sign);
     __builtin_memcpy(to + i, codes, static_cast<std::size_t>(count));
   }
   return has_nan ? __builtin_nanf("") : scale;
@@ -235,7 +232,7 @@ void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float 
   const F factor = Vec::set1(scale);
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
-    store_some(to + i, Vec::mul(factor, load_some(head + i, count)), count);
+    store_some(to + i, factor * load_some(head + i, count), count);
   }
 }
 

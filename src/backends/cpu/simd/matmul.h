@@ -184,7 +184,7 @@ void store_sums(const LinearJob& job, std::int64_t first_row, const float* sums)
       for (std::int64_t i = 0; i < rows; i += kLanes) {
         const int count = lanes_left(i, rows);
         F sum = Vec::load(sums + t * kPanel + i);
-        if (job.bias != nullptr) sum = Vec::add(sum, load_some(job.bias + first_row + i, count));
+        if (job.bias != nullptr) sum += load_some(job.bias + first_row + i, count);
         store_some(out + i, sum, count);
       }
     }
@@ -269,9 +269,9 @@ void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) 
 // The nearest E4M3, ties to even: a sum with 1.5 * 2^23 last places has no finer ones.
 [[gnu::always_inline]] inline F round_to_e4m3(F x) {
   const F bounded = Vec::max(Vec::set1(-448.0F), Vec::min(Vec::set1(448.0F), x));
-  const F power = Vec::as_floats(Vec::bit_and(Vec::as_bits(bounded), Vec::set1(0x7F800000U)));
-  const F places = Vec::mul(Vec::max(Vec::set1(0x1p-6F), power), Vec::set1(0x1.8p20F));
-  return Vec::sub(Vec::add(bounded, places), places);
+  const F power = Vec::as_floats(Vec::as_bits(bounded) & Vec::set1(0x7F800000U));
+  const F places = Vec::max(Vec::set1(0x1p-6F), power) * Vec::set1(0x1.8p20F);
+  return bounded + places - places;
 }
 
 // As quantize_input has it, the scales of x's codes, of tokens [begin, end).
@@ -285,7 +285,7 @@ void scale_inputs(const LinearJob& job, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < n; i += kLanes) {
       const F value = load_some(x + i, lanes_left(i, n));
       is_nan |= Vec::any_nan(value);
-      largest = Vec::max(largest, Vec::max(value, Vec::sub(Vec::zero(), value)));
+      largest = Vec::max(largest, Vec::max(value, Vec::zero() - value));
     }
     const float top = max_lanes(largest);
     return is_nan ? __builtin_nanf("") : top > 0 ? top / most : 1;
@@ -322,7 +322,7 @@ void read_codes(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
       const std::int64_t end = count - begin < layout.group ? count : begin + layout.group;
       const F scale = Vec::set1(group_values(job, k + begin)[token]);
       for (std::int64_t i = begin; i < end; i += kLanes) {
-        const F value = Vec::div(load_some(from + i, lanes_left(i, end)), scale);
+        const F value = load_some(from + i, lanes_left(i, end)) / scale;
         const F code = layout.input.code == InputFormat::Code::kE4m3
                            ? round_to_e4m3(value)
                            : Vec::round(Vec::max(Vec::set1(-127.0F), Vec::min(Vec::set1(127.0F), value)));
@@ -383,9 +383,8 @@ void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
     F sum = Vec::zero();
     for (std::int64_t i = 0; i < n; i += kLanes) {
       const int some = lanes_left(i, n);
-      sum = Vec::add(sum, takes_pairs(job)
-                              ? load_some(reinterpret_cast<const BFloat16*>(values) + begin + i, some)
-                              : load_some(values + begin + i, some));
+      sum += takes_pairs(job) ? load_some(reinterpret_cast<const BFloat16*>(values) + begin + i, some)
+                              : load_some(values + begin + i, some);
     }
     group_values(job, k + begin)[token] = -sum_lanes(sum);
   }

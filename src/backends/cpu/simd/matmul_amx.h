@@ -272,7 +272,7 @@ void add_group(const LinearJob& job, const GroupPart& part, const float* sums, c
     const F scale = Vec::set1(rounds_input(job) ? values[t] : 1.0F);
     for (std::int64_t i = 0; i < part.rows; i += kLanes) {
       float* const to = all + t * kPanel + i;
-      F sum = Vec::fma(Vec::mul(Vec::load(sums + i), scale), Vec::load(scales + i), Vec::load(to));
+      F sum = Vec::fma(Vec::load(sums + i) * scale, Vec::load(scales + i), Vec::load(to));
       if (job.coded->offset != OffsetType::kNone)
         sum = Vec::fma(Vec::set1(values[t]), Vec::load(minima + i), sum);
       Vec::store(to, sum);
@@ -375,7 +375,7 @@ template <CodeType kCode, int NV>
         add_apart(codes, x, words, even, odd);
         x += WordPairs<kCode, false>::kActivations;
       }
-      for (int v = 0; v < NV; ++v) sums[v] = Vec::add(sums[v], Vec::add(even[v], odd[v]));
+      for (int v = 0; v < NV; ++v) sums[v] += even[v] + odd[v];
     }
     for (int v = 0; v < NV; ++v) Vec::store(to + v * kLanes, sums[v]);
   }

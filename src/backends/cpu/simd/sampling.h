@@ -40,29 +40,28 @@ Candidate top(const float* x, std::int64_t n) {
     I high0, high1;
     const I low0 = Vec::multiply(c[0], 0xD2511F53U, high0);
     const I low1 = Vec::multiply(c[2], 0xCD9E8D57U, high1);
-    c[0] = Vec::bit_xor(Vec::bit_xor(high1, c[1]), Vec::set1(key0));
+    c[0] = high1 ^ c[1] ^ Vec::set1(key0);
     c[1] = low1;
-    c[2] = Vec::bit_xor(Vec::bit_xor(high0, c[3]), Vec::set1(key1));
+    c[2] = high0 ^ c[3] ^ Vec::set1(key1);
     c[3] = low0;
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
   }
   Vec::swap_words_and_lanes(c);
-  for (int i = 0; i < 4; ++i)
-    out[i] = Vec::mul(Vec::add(Vec::to_floats(c[i]), Vec::set1(0.5F)), Vec::set1(0x1p-32F));
+  for (int i = 0; i < 4; ++i) out[i] = (Vec::to_floats(c[i]) + Vec::set1(0.5F)) * Vec::set1(0x1p-32F);
 }
 
 // -ln(-ln(1 - u)): a logit plus it is the logarithm of a probability over an exponentially distributed
 // number.
 [[gnu::always_inline]] inline F gumbel(F u) {
   const F one = Vec::set1(1.0F);
-  const F rest = Vec::sub(one, u);
+  const F rest = one - u;
   // ln(1 - u) * u / (1 - (1 - u)) makes up for what rounding 1 - u lost (Kahan).
-  const F taken = Vec::sub(one, rest);
+  const F taken = one - rest;
   const F positive = Vec::max(rest, Vec::set1(0x1p-30F));
-  const F exact = Vec::div(Vec::mul(Vec::sub(Vec::zero(), log(positive)), u), taken);
+  const F exact = (Vec::zero() - log(positive)) * u / taken;
   const F exponential = Vec::where_less(Vec::zero(), taken, exact, u);
-  const F score = Vec::sub(Vec::zero(), log(exponential));
+  const F score = Vec::zero() - log(exponential);
   return Vec::where_less(Vec::zero(), rest, score, Vec::set1(-__builtin_inff()));
 }
 
@@ -77,9 +76,8 @@ Candidate race(const Draw& draw) {
     for (int v = 0; v < 4; ++v) {
       const std::int64_t left = draw.n - i - v * kLanes;
       const int count = left < 0 ? 0 : left < kLanes ? static_cast<int>(left) : kLanes;
-      const F scaled =
-          Vec::mul(load_some(draw.logits + i + v * kLanes, count), Vec::set1(draw.inverse_temperature));
-      scores[v] = Vec::first_lanes(count, Vec::add(scaled, gumbel(scores[v])), Vec::set1(-__builtin_inff()));
+      const F scaled = load_some(draw.logits + i + v * kLanes, count) * Vec::set1(draw.inverse_temperature);
+      scores[v] = Vec::first_lanes(count, scaled + gumbel(scores[v]), Vec::set1(-__builtin_inff()));
       highest = Vec::max(scores[v], highest);
     }
     if (!Vec::any_greater(highest, Vec::set1(best.score))) continue;

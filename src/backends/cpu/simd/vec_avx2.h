@@ -11,7 +11,7 @@ namespace {
 
 // Eight floats at a time.
 struct Vec {
-  using F = __m256;
+  using F = __m256;   // added, multiplied and so on by operators
   using I = __m256i;  // of 32 bits, unsigned
   static constexpr int kLanes = 8;
   static constexpr int kMaxHeight = 6;
@@ -27,10 +27,6 @@ struct Vec {
   static F set1(float x) { return _mm256_set1_ps(x); }
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
-  static F add(F a, F b) { return _mm256_add_ps(a, b); }
-  static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
-  static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
-  static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   // b where one of them is NaN.
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
@@ -55,7 +51,7 @@ struct Vec {
   // x * 2^n for whole n from -126 to 127.
   static F scale_by_power(F x, F n) {
     const __m256i power = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-    return mul(x, _mm256_castsi256_ps(_mm256_slli_epi32(power, 23)));
+    return x * _mm256_castsi256_ps(_mm256_slli_epi32(power, 23));
   }
   // x = mantissa * 2^exponent of a normal positive x, the mantissa in [0.75, 1.5).
   static F split(F x, F& exponent) {
@@ -67,7 +63,6 @@ struct Vec {
 
   static I set1(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
   static I load_ints(const std::uint32_t* p) { return load_bits(p); }
-  static I bit_xor(I a, I b) { return _mm256_xor_si256(a, b); }
   // The lower halves of a * b.
   static I multiply(I a, std::uint32_t b, I& upper_halves) {
     const I even = _mm256_mul_epu32(a, set1(b));
@@ -105,8 +100,6 @@ struct Vec {
   static I load_bytes(const std::uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
-  static I bit_and(I a, I b) { return _mm256_and_si256(a, b); }
-  static I bit_or(I a, I b) { return _mm256_or_si256(a, b); }
   static I left(I x, int n) { return _mm256_slli_epi32(x, n); }
   static I right(I x, int n) { return _mm256_srli_epi32(x, n); }
   static I right_signed(I x, int n) { return _mm256_srai_epi32(x, n); }

@@ -11,7 +11,7 @@ namespace {
 
 // Sixteen floats at a time.
 struct Vec {
-  using F = __m512;
+  using F = __m512;   // added, multiplied and so on by operators
   using I = __m512i;  // of 32 bits, unsigned
   static constexpr int kLanes = 16;
   static constexpr int kMaxHeight = 12;
@@ -28,10 +28,6 @@ struct Vec {
   static F set1(float x) { return _mm512_set1_ps(x); }
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-  static F add(F a, F b) { return _mm512_add_ps(a, b); }
-  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
-  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
-  static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   // b where one of them is NaN.
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
@@ -60,7 +56,7 @@ struct Vec {
   // x * 2^n for whole n from -126 to 127.
   static F scale_by_power(F x, F n) {
     const __m512i power = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return mul(x, _mm512_castsi512_ps(_mm512_slli_epi32(power, 23)));
+    return x * _mm512_castsi512_ps(_mm512_slli_epi32(power, 23));
   }
   // x = mantissa * 2^exponent of a normal positive x, the mantissa in [0.75, 1.5).
   static F split(F x, F& exponent) {
@@ -72,7 +68,6 @@ struct Vec {
 
   static I set1(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
   static I load_ints(const std::uint32_t* p) { return _mm512_loadu_si512(p); }
-  static I bit_xor(I a, I b) { return _mm512_xor_si512(a, b); }
   // The lower halves of a * b.
   static I multiply(I a, std::uint32_t b, I& upper_halves) {
     const I even = _mm512_mul_epu32(a, set1(b));
@@ -105,8 +100,6 @@ struct Vec {
   static I load_bytes(const std::uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  static I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
-  static I bit_or(I a, I b) { return _mm512_or_si512(a, b); }
   static I left(I x, int n) { return _mm512_slli_epi32(x, static_cast<unsigned>(n)); }
   static I right(I x, int n) { return _mm512_srli_epi32(x, static_cast<unsigned>(n)); }
   static I right_signed(I x, int n) { return _mm512_srai_epi32(x, static_cast<unsigned>(n)); }

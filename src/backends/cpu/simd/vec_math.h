@@ -58,7 +58,7 @@ template <typename T>
 [[gnu::always_inline]] inline F exp(F x) {
   const F low = Vec::set1(-87.3F);
   const F bounded = Vec::min(Vec::set1(88.0F), Vec::max(low, x));
-  const F n = Vec::round(Vec::mul(bounded, Vec::set1(1.44269504F)));
+  const F n = Vec::round(bounded * Vec::set1(1.44269504F));
   // ln(2) in two parts, the first with zeros enough that its product with n is exact.
   F r = Vec::fma(n, Vec::set1(-0.693145752F), bounded);
   r = Vec::fma(n, Vec::set1(-1.42860677e-6F), r);
@@ -78,33 +78,33 @@ template <typename T>
 [[gnu::always_inline]] inline F log(F x) {
   F exponent;
   const F m = Vec::split(x, exponent);
-  const F s = Vec::div(Vec::sub(m, Vec::set1(1.0F)), Vec::add(m, Vec::set1(1.0F)));
-  const F s2 = Vec::mul(s, s);
+  const F s = (m - Vec::set1(1.0F)) / (m + Vec::set1(1.0F));
+  const F s2 = s * s;
   F p = Vec::set1(2.0F / 11);
   p = Vec::fma(p, s2, Vec::set1(2.0F / 9));
   p = Vec::fma(p, s2, Vec::set1(2.0F / 7));
   p = Vec::fma(p, s2, Vec::set1(2.0F / 5));
   p = Vec::fma(p, s2, Vec::set1(2.0F / 3));
-  const F tail = Vec::mul(Vec::mul(p, s2), s);
+  const F tail = p * s2 * s;
   const F small = Vec::fma(exponent, Vec::set1(1.42860677e-6F), Vec::fma(Vec::set1(2.0F), s, tail));
   return Vec::fma(exponent, Vec::set1(0.693145752F), small);
 }
 
 // Within 2e-7 of 1, and for small x of x: 1 - 2 / (e^2x + 1), below 1/4 Taylor's series to the 9th degree.
 [[gnu::always_inline]] inline F tanh(F x) {
-  const F x2 = Vec::mul(x, x);
+  const F x2 = x * x;
   F p = Vec::set1(62.0F / 2835);
   p = Vec::fma(p, x2, Vec::set1(-17.0F / 315));
   p = Vec::fma(p, x2, Vec::set1(2.0F / 15));
   p = Vec::fma(p, x2, Vec::set1(-1.0F / 3));
-  const F near = Vec::fma(Vec::mul(p, x2), x, x);
-  const F e = exp(Vec::add(x, x));
-  const F far = Vec::sub(Vec::set1(1.0F), Vec::div(Vec::set1(2.0F), Vec::add(e, Vec::set1(1.0F))));
+  const F near = Vec::fma(p * x2, x, x);
+  const F e = exp(x + x);
+  const F far = Vec::set1(1.0F) - Vec::set1(2.0F) / (e + Vec::set1(1.0F));
   return Vec::where_less(x2, Vec::set1(1.0F / 16), near, far);
 }
 
 [[gnu::always_inline]] inline F capped(F x, float cap) {
-  return Vec::mul(Vec::set1(cap), tanh(Vec::mul(x, Vec::set1(1 / cap))));
+  return Vec::set1(cap) * tanh(x * Vec::set1(1 / cap));
 }
 
 // As dispatch_float, whose code is shared with the rest of the program.
