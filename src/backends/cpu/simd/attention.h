@@ -284,10 +284,9 @@ class SpanAttention {
  private:
   using T = std::conditional_t<kOfCodes, typename WidenedCode<E>::Type, E>;  // of keys and values
 
-  // Where the query and the output of a row begin.
-  std::int64_t offset_of(std::int64_t row, std::int64_t stride) const {
-    const std::int64_t token = span_.first_token + row % head_rows_ / job_.group;
-    return token * stride + head_of(row) * job_.head_dim;
+  // The query, or the output, of a row.
+  E* head_at(const Rows& tokens, std::int64_t row) const {
+    return tokens.row<E>(span_.first_token + row % head_rows_ / job_.group) + head_of(row) * job_.head_dim;
   }
 
   // The query head of a row.
@@ -295,13 +294,11 @@ class SpanAttention {
     return (span_.first_head + row / head_rows_) * job_.group + row % job_.group;
   }
 
-  std::int64_t step_elements(std::int64_t begin) const {
-    return job_.head_dim - begin < kStep ? job_.head_dim - begin : kStep;
-  }
+  std::int64_t step_elements(std::int64_t begin) const { return smaller(job_.head_dim - begin, kStep); }
 
   void begin_row(std::int64_t row) const {
     float* query = scratch_.queries + row * scratch_.width;
-    const E* from = static_cast<const E*>(job_.q) + offset_of(row, job_.q_stride);
+    const E* from = head_at(job_.q, row);
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
       PartialStep<E> step;
       step.read(from + i, step_elements(i));
@@ -349,7 +346,7 @@ class SpanAttention {
       const std::int64_t token = (row - first_row) / job_.group;
       const std::int64_t end = span_.context + token - tile.begin;
       const std::int64_t begin = first_seen(token) - tile.begin;
-      return TileView{.valid = {begin > 0 ? begin : 0, end < kKeyTile ? end : kKeyTile},
+      return TileView{.valid = {begin > 0 ? begin : 0, smaller(end, kKeyTile)},
                       .distance = 1 - end,
                       .slope = job_.slopes == nullptr ? 0 : job_.slopes[head_of(row)],
                       .key_scales = heads.key_scales,
@@ -365,7 +362,7 @@ class SpanAttention {
   }
 
   void finish_row(std::int64_t row) const {
-    E* out = static_cast<E*>(job_.out) + offset_of(row, job_.out_stride);
+    E* out = head_at(job_.out, row);
     const F total = Vec::set1(scratch_.totals[row]);
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
       const float* sums = scratch_.sums + row * scratch_.width + i;

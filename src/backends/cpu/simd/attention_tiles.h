@@ -59,7 +59,7 @@ struct KeyTile {
   // Of the tile from `first` on, the positions [held.begin, held.end) are there.
   void locate(const CacheView& cache, const std::int32_t* blocks, std::int64_t first, Range held) {
     begin = first;
-    count = held.end - begin < kKeyTile ? held.end - begin : kKeyTile;
+    count = smaller(held.end - begin, kKeyTile);
     const std::int64_t absent = held.begin > begin ? held.begin - begin : 0;
     std::int64_t block = (begin + absent) / cache.block_size;
     std::int64_t offset = (begin + absent) % cache.block_size;

@@ -113,7 +113,7 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
     add_groups<Codes, M, NV, kGroups>(codes, o, group, o.group_steps, totals);
   for (; group * o.group_steps < o.steps; ++group) {
     const std::int64_t left = o.steps - group * o.group_steps;
-    add_groups<Codes, M, NV, 1>(codes, o, group, left < o.group_steps ? left : o.group_steps, totals);
+    add_groups<Codes, M, NV, 1>(codes, o, group, smaller(left, o.group_steps), totals);
   }
   for (int m = 0; m < M; ++m) {
     for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, totals[m][v]);
@@ -264,7 +264,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
     const std::byte* chunk = job.weights + panel * coded_panel_bytes(layout, kPanel, job.padded);
     __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
     for (std::int64_t k = 0; k < job.padded; k += layout.span) {
-      const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
+      const std::int64_t columns = smaller(job.padded - k, layout.span);
       const CodedChunk parts(layout, rows, columns);
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, chunk, parts, rows, groups}.read_all(Codes::kScale, scales, minima);
@@ -320,7 +320,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
 template <bool kInts>
 void scale_sums(const LinearJob& job, const std::byte* panel, std::int64_t rows, float* sums) {
   const CodedLayout& layout = *job.coded;
-  const CodedChunk parts(layout, rows, job.padded < layout.span ? job.padded : layout.span);
+  const CodedChunk parts(layout, rows, smaller(job.padded, layout.span));
   float scales[kPanel];
   ChunkScales{layout, panel, parts, rows, 1}.read(layout.scale, panel + parts.scales, nullptr, 1, scales);
   for (std::int64_t t = 0; t < job.tokens; ++t, sums += kPanel) {
@@ -378,7 +378,7 @@ void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t
         _mm512_storeu_si512(scratch + t * kPanel + i, _mm512_set1_epi32(sum * 128));
     }
     for (std::int64_t k = 0; k < job.padded; k += layout.span) {
-      const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
+      const std::int64_t columns = smaller(job.padded - k, layout.span);
       const CodedChunk parts(layout, rows, columns);
       multiply_chunk(WordBytes(), rows, sizeof(std::uint32_t),
                      {.sums = scratch,
@@ -416,6 +416,18 @@ void multiply_coded_panels(const LinearJob& job, std::int64_t begin, std::int64_
     }
 #endif
     multiply_panels_of<WordFloats<kCode>, Weights<float>>(job, begin, end, scratch);
+  });
+}
+
+// Backend::linear of a matrix in panels, plain or of codes.
+void linear_panels(const LinearJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
+  if (job.coded != nullptr) return multiply_coded_panels(job, begin, end, scratch);
+#if defined(__AVX512BF16__)
+  if (takes_pairs(job)) return multiply_panels<WeightPairs, false>(job, begin, end, scratch);
+#endif
+  dispatch(job.dtype, [&]<typename T>() {
+    job.tokens >= kWideTokens ? multiply_panels<Weights<T>, true>(job, begin, end, scratch)
+                              : multiply_panels<Weights<T>, false>(job, begin, end, scratch);
   });
 }
 

@@ -39,23 +39,15 @@ template <typename T>
 // factor * x / sqrt(x . x + 1e-6).
 template <typename T>
 void normalise(const T* x, std::int64_t n, float factor, float* out) {
-  F squares = Vec::zero();
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const F values = load_some(x + i, lanes_left(i, n));
-    squares = Vec::fma(values, values, squares);
-  }
-  const F scale = Vec::set1(factor / __builtin_sqrtf(sum_lanes(squares) + 1e-6F));
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const int count = lanes_left(i, n);
-    store_some(out + i, load_some(x + i, count) * scale, count);
-  }
+  const F scale = Vec::set1(factor / __builtin_sqrtf(sum_lanes(sum_squares(x, n)) + 1e-6F));
+  map_values(x, n, out, [scale](F values) { return values * scale; });
 }
 
 template <typename T>
 DeltaToken prepare_token(const DeltaRuleJob& job, std::int64_t t, std::int64_t head, float* query,
                          float* key) {
   const std::int64_t dim = job.key_dim, key_head = head / (job.num_value_heads / job.num_key_heads);
-  const T* qkv = static_cast<const T*>(job.qkv) + t * job.qkv_stride + key_head * dim;
+  const T* qkv = job.qkv.row<const T>(t) + key_head * dim;
   normalise(qkv, dim, 1.0F / __builtin_sqrtf(static_cast<float>(dim)), query);
   normalise(qkv + job.num_key_heads * dim, dim, 1.0F, key);
   F products = Vec::zero();
@@ -63,7 +55,7 @@ DeltaToken prepare_token(const DeltaRuleJob& job, std::int64_t t, std::int64_t h
     const int count = lanes_left(i, dim);
     products = Vec::fma(load_some(query + i, count), load_some(key + i, count), products);
   }
-  const T* rates = static_cast<const T*>(job.rates) + t * job.rates_stride + head;
+  const T* rates = job.rates.row<const T>(t) + head;
   const float a = load_one(rates + job.num_value_heads) + job.dt_bias[head], b = load_one(rates);
   const float step = a > 20 ? a : __builtin_log1pf(__builtin_expf(a));
   return {__builtin_expf(-__builtin_expf(job.a_log[head]) * step), 1.0F / (1.0F + __builtin_expf(-b)),
@@ -125,9 +117,8 @@ void run_strip(const DeltaRuleJob& job, const DeltaChunk& chunk, std::int64_t co
   read_strip(chunk, job, column, counts, sums);
   for (std::int64_t j = 0; j < chunk.count; ++j) {
     const DeltaToken& token = chunk.tokens[j];
-    const T* values = static_cast<const T*>(job.qkv) + (chunk.begin + j) * job.qkv_stride +
-                      2 * job.num_key_heads * dim + first;
-    float* out = job.out + (chunk.begin + j) * job.out_stride + first;
+    const T* values = job.qkv.row<const T>(chunk.begin + j) + 2 * job.num_key_heads * dim + first;
+    float* out = job.out.row<float>(chunk.begin + j) + first;
     const F decay = Vec::set1(token.decay), minus = Vec::set1(-token.decay), beta = Vec::set1(token.beta);
     F deltas[kStripVectors];
     for (int v = 0; v < kStripVectors; ++v) {
@@ -154,18 +145,19 @@ void run_strip(const DeltaRuleJob& job, const DeltaChunk& chunk, std::int64_t co
 
 // Of a head in a slot; null where there is none.
 [[gnu::always_inline]] inline float* state_of(const DeltaRuleJob& job, std::int32_t slot, std::int64_t head) {
-  return slot < 0 ? nullptr : job.state + slot * job.slot_stride + head * job.key_dim * job.value_dim;
+  return slot < 0 ? nullptr : job.states.slots.row<float>(slot) + head * job.key_dim * job.value_dim;
 }
 
 // next: as in DeltaChunk.
 template <typename T>
 void run_head(const DeltaRuleJob& job, std::int64_t s, std::int64_t head, const float* next, float* scratch) {
-  const std::int64_t dim = job.key_dim, begin = job.starts[s], end = job.starts[s + 1];
+  const StatesView& states = job.states;
+  const std::int64_t dim = job.key_dim, begin = states.starts[s], end = states.starts[s + 1];
   DeltaChunk chunk = {head,
                       begin,
                       0,
-                      state_of(job, job.from[s], head),
-                      state_of(job, job.to[s], head),
+                      state_of(job, states.from[s], head),
+                      state_of(job, states.to[s], head),
                       next,
                       scratch,
                       scratch + kDeltaTokens * dim,
@@ -175,7 +167,7 @@ void run_head(const DeltaRuleJob& job, std::int64_t s, std::int64_t head, const 
   for (std::int64_t i = 0; begin == end && i < dim * job.value_dim; ++i)
     chunk.to[i] = chunk.from == nullptr ? 0 : chunk.from[i];
   for (; chunk.begin < end; chunk.begin += chunk.count) {
-    chunk.count = end - chunk.begin < kDeltaTokens ? end - chunk.begin : kDeltaTokens;
+    chunk.count = smaller(end - chunk.begin, kDeltaTokens);
     for (std::int64_t j = 0; j < chunk.count; ++j)
       chunk.tokens[j] =
           prepare_token<T>(job, chunk.begin + j, head, chunk.queries + j * dim, chunk.keys + j * dim);
@@ -186,21 +178,21 @@ void run_head(const DeltaRuleJob& job, std::int64_t s, std::int64_t head, const 
 }
 
 void gated_delta_rule(const DeltaRuleJob& job, std::int64_t begin, std::int64_t end, float* scratch) {
-  dispatch(job.dtype, [&]<typename T>() {
+  const std::int64_t sequences = job.states.num_sequences;
+  dispatch(job.qkv.dtype, [&]<typename T>() {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t s = (i + 1) % job.num_sequences, head = (i + 1) / job.num_sequences;
-      run_head<T>(job, i % job.num_sequences, i / job.num_sequences,
-                  i + 1 < end ? state_of(job, job.from[s], head) : nullptr, scratch);
+      const std::int64_t s = (i + 1) % sequences, head = (i + 1) / sequences;
+      run_head<T>(job, i % sequences, i / sequences,
+                  i + 1 < end ? state_of(job, job.states.from[s], head) : nullptr, scratch);
     }
   });
 }
 
 void sigmoid_gate(const GateJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job.dtype, [&]<typename T>() {
+  dispatch(job.out.dtype, [&]<typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
-      const T* x = static_cast<const T*>(job.x) + row * job.x_stride;
-      const T* gate = static_cast<const T*>(job.gate) + row * job.gate_stride;
-      T* out = static_cast<T*>(job.out) + row * job.out_stride;
+      const T *x = job.x.row<const T>(row), *gate = job.gate.row<const T>(row);
+      T* out = job.out.row<T>(row);
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
         const F by = job.of_rows ? Vec::set1(load_one(gate)) : load_some(gate + i, count);
@@ -212,18 +204,13 @@ void sigmoid_gate(const GateJob& job, std::int64_t begin, std::int64_t end) {
 }
 
 void gated_norm(const GatedNormJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job.dtype, [&]<typename T>() {
+  dispatch(job.out.dtype, [&]<typename T>() {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = i / job.heads, column = i % job.heads * job.n;
-      const float* x = job.x + row * job.x_stride + column;
-      const T* gate = static_cast<const T*>(job.gate) + row * job.gate_stride + column;
-      T* out = static_cast<T*>(job.out) + row * job.out_stride + column;
-      F squares = Vec::zero();
-      for (std::int64_t c = 0; c < job.n; c += kLanes) {
-        const F values = load_some(x + c, lanes_left(c, job.n));
-        squares = Vec::fma(values, values, squares);
-      }
-      const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
+      const float* x = job.x.row<const float>(row) + column;
+      const T* gate = job.gate.row<const T>(row) + column;
+      T* out = job.out.row<T>(row) + column;
+      const F inverse = Vec::set1(inverse_rms(sum_squares(x, job.n), job.n, job.eps));
       for (std::int64_t c = 0; c < job.n; c += kLanes) {
         const int count = lanes_left(c, job.n);
         const F normed = load_some(x + c, count) * inverse * load_some(job.weight + c, count);

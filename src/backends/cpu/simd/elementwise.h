@@ -11,10 +11,10 @@ namespace {
 
 // x = sum_scale * (x + update_scale * update).
 void add_update(const NormJob& job, std::int64_t row) {
-  float* x = static_cast<float*>(job.x) + row * job.x_stride;
+  float* x = job.x.row<float>(row);
   const F scale = Vec::set1(job.update_scale), sum_scale = Vec::set1(job.sum_scale);
-  dispatch(job.update_dtype, [&]<typename T>() {
-    const T* update = static_cast<const T*>(job.update) + row * job.update_stride;
+  dispatch(job.update.dtype, [&]<typename T>() {
+    const T* update = job.update.row<const T>(row);
     for (std::int64_t i = 0; i < job.n; i += kLanes) {
       const int count = lanes_left(i, job.n);
       const F sum = Vec::fma(scale, load_some(update + i, count), load_some(x + i, count));
@@ -30,24 +30,41 @@ float mean(const X* x, std::int64_t n) {
   return sum_lanes(sum) / static_cast<float>(n);
 }
 
+// to[i] = function(from[i]), where they may be the same.
 template <typename From, typename To>
-void copy_values(const From* from, std::int64_t n, To* to) {
+[[gnu::always_inline]] inline void map_values(const From* from, std::int64_t n, To* to,
+                                              const auto& function) {
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = lanes_left(i, n);
-    store_some(to + i, load_some(from + i, count), count);
+    store_some(to + i, function(load_some(from + i, count)), count);
   }
+}
+
+template <typename From, typename To>
+void copy_values(const From* from, std::int64_t n, To* to) {
+  map_values(from, n, to, [](F x) { return x; });
+}
+
+// Lane by lane.
+template <typename X>
+[[gnu::always_inline]] inline F sum_squares(const X* x, std::int64_t n) {
+  F squares = Vec::zero();
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const F values = load_some(x + i, lanes_left(i, n));
+    squares = Vec::fma(values, values, squares);
+  }
+  return squares;
 }
 
 template <typename X>
 void copy_row(const NormJob& job, std::int64_t row) {
-  const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
-  dispatch(job.out_dtype,
-           [&]<typename T>() { copy_values(x, job.n, static_cast<T*>(job.out) + row * job.out_stride); });
+  dispatch(job.out.dtype,
+           [&]<typename T>() { copy_values(job.x.row<const X>(row), job.n, job.out.row<T>(row)); });
 }
 
 template <typename X>
 void norm_row(const NormJob& job, std::int64_t row) {
-  const X* x = static_cast<const X*>(job.x) + row * job.x_stride;
+  const X* x = job.x.row<const X>(row);
   const F center = Vec::set1(job.bias != nullptr ? mean(x, job.n) : 0);
   F squares = Vec::zero();
   for (std::int64_t i = 0; i < job.n; i += kLanes) {
@@ -56,8 +73,8 @@ void norm_row(const NormJob& job, std::int64_t row) {
     squares = Vec::fma(values, values, squares);
   }
   const F inverse = Vec::set1(inverse_rms(squares, job.n, job.eps));
-  dispatch(job.out_dtype, [&]<typename T>() {
-    T* out = static_cast<T*>(job.out) + row * job.out_stride;
+  dispatch(job.out.dtype, [&]<typename T>() {
+    T* out = job.out.row<T>(row);
     for (std::int64_t i = 0; i < job.n; i += kLanes) {
       const int count = lanes_left(i, job.n);
       const F normed = (load_some(x + i, count) - center) * inverse;
@@ -70,8 +87,8 @@ void norm_row(const NormJob& job, std::int64_t row) {
 // RMSNorm, with a bias LayerNorm, without a weight a copy, of rows to which an update may be added first.
 void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
-    if (job.update != nullptr) add_update(job, row);
-    dispatch(job.x_dtype,
+    if (job.update.data != nullptr) add_update(job, row);
+    dispatch(job.x.dtype,
              [&]<typename X>() { job.weight == nullptr ? copy_row<X>(job, row) : norm_row<X>(job, row); });
   }
 }
@@ -125,23 +142,17 @@ template <typename Function>
 }
 
 void activate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job.dtype, job.activation, [&]<Activation kActivation, typename T>() {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const T* x = static_cast<const T*>(job.x) + row * job.x_stride;
-      T* out = static_cast<T*>(job.out) + row * job.out_stride;
-      for (std::int64_t i = 0; i < job.n; i += kLanes) {
-        const int count = lanes_left(i, job.n);
-        store_some(out + i, activated<kActivation>(load_some(x + i, count)), count);
-      }
-    }
+  dispatch(job.out.dtype, job.activation, [&]<Activation kActivation, typename T>() {
+    for (std::int64_t row = begin; row < end; ++row)
+      map_values(job.x.row<const T>(row), job.n, job.out.row<T>(row), activated<kActivation>);
   });
 }
 
 void activate_gate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
-  dispatch(job.dtype, job.activation, [&]<Activation kActivation, typename T>() {
+  dispatch(job.out.dtype, job.activation, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
-      const T* gate = static_cast<const T*>(job.x) + row * job.x_stride;
-      T* out = static_cast<T*>(job.out) + row * job.out_stride;
+      const T* gate = job.x.row<const T>(row);
+      T* out = job.out.row<T>(row);
       for (std::int64_t i = 0; i < job.n; i += kLanes) {
         const int count = lanes_left(i, job.n);
         const F up = load_some(gate + job.n + i, count);
@@ -153,20 +164,13 @@ void activate_gate(const ActivationJob& job, std::int64_t begin, std::int64_t en
 
 void cap(const CapJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
-    float* x = job.x + row * job.x_stride;
-    for (std::int64_t i = 0; i < job.n; i += kLanes) {
-      const int count = lanes_left(i, job.n);
-      store_some(x + i, capped(load_some(x + i, count), job.cap), count);
-    }
+    float* x = job.x.row<float>(row);
+    map_values(x, job.n, x, [&](F values) { return capped(values, job.cap); });
   }
 }
 
 void norm_head(const RotateAndStoreJob& job, const float* weight, float* head) {
-  F squares = Vec::zero();
-  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
-    const F x = load_some(head + i, lanes_left(i, job.head_dim));
-    squares = Vec::fma(x, x, squares);
-  }
+  const F squares = sum_squares(head, job.head_dim);
   const F inverse = Vec::set1(inverse_rms(squares, job.head_dim, job.norm_eps));
   for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
     const int count = lanes_left(i, job.head_dim);
@@ -177,7 +181,7 @@ void norm_head(const RotateAndStoreJob& job, const float* weight, float* head) {
 
 void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* head) {
   const std::int64_t half = job.rotary_dim / 2;
-  const float* cosines = job.cos_sin + position * job.cos_sin_stride;
+  const float* cosines = job.cos_sin.row<const float>(position);
   for (std::int64_t i = 0; i < half; i += kLanes) {
     const int count = lanes_left(i, half);
     const F a = load_some(head + i, count);
@@ -227,13 +231,9 @@ void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float 
                   const T* from, To* to, float* head) {
   copy_values(from, job.head_dim, head);
   if (norm_weight != nullptr && !job.norm_after_rotary) norm_head(job, norm_weight, head);
-  if (job.cos_sin != nullptr) rotate_head(job, position, head);
+  if (job.cos_sin.data != nullptr) rotate_head(job, position, head);
   if (norm_weight != nullptr && job.norm_after_rotary) norm_head(job, norm_weight, head);
-  const F factor = Vec::set1(scale);
-  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
-    const int count = lanes_left(i, job.head_dim);
-    store_some(to + i, factor * load_some(head + i, count), count);
-  }
+  map_values(head, job.head_dim, to, [factor = Vec::set1(scale)](F x) { return factor * x; });
 }
 
 // Keys and values of token t.
@@ -261,7 +261,7 @@ void rotate_and_store(const RotateAndStoreJob& job, std::int64_t begin, std::int
   const std::int64_t dim = job.head_dim;
   dispatch(cache.dtype, [&]<typename T>() {
     for (std::int64_t t = begin; t < end; ++t) {
-      T* query = static_cast<T*>(job.qkv) + t * job.qkv_stride;
+      T* query = job.qkv.row<T>(t);
       const T* key = query + job.num_heads * dim;
       const T* value = key + job.num_kv_heads * dim;
       const std::int64_t row = job.slots[t] / cache.block_size * cache.block_stride +

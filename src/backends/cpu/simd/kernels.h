@@ -23,10 +23,13 @@ constexpr std::int64_t kPanelStep = 16;
   return (n + step - 1) / step * step;
 }
 
+[[gnu::always_inline]] constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+
 // Rows that a panel of so many rows in all has room for.
 [[gnu::always_inline]] constexpr std::int64_t panel_width(std::int64_t out_features, std::int64_t panel) {
-  const std::int64_t left = round_up(out_features - panel * kPanel, kPanelStep);
-  return left < kPanel ? left : kPanel;
+  return smaller(round_up(out_features - panel * kPanel, kPanelStep), kPanel);
 }
 
 // Tokens of one pass over the weights; more are taken in several passes.
@@ -112,18 +115,26 @@ struct CodedChunk {
          (rest == 0 ? 0 : CodedChunk(layout, rows, rest).end);
 }
 
+// A matrix whose rows lie `stride` elements apart.
+struct Rows {
+  void* data;
+  DType dtype;
+  std::int64_t stride;
+
+  template <typename T>
+  [[gnu::always_inline]] T* row(std::int64_t i) const {
+    return static_cast<T*>(data) + i * stride;
+  }
+};
+
 struct LinearJob {
   const std::byte* weights;  // packed
   DType dtype;               // of weights; of codes, that which they are computed in: bf16 or f32
   std::int64_t out_features;
   std::int64_t in_features;
-  const void* x;  // [tokens, in_features]
-  DType x_dtype;
-  std::int64_t x_stride;
-  std::int64_t tokens;  // at most kMaxPassTokens
-  void* out;            // [tokens, out_features]
-  DType out_dtype;
-  std::int64_t out_stride;
+  std::int64_t tokens;       // at most kMaxPassTokens
+  Rows x;                    // [tokens, in_features]
+  Rows out;                  // [tokens, out_features]
   const float* bias;         // [out_features], or null
   float* activations;        // [activation_floats]: x as the kernel wants it
   const CodedLayout* coded;  // null: weights are plain
@@ -132,15 +143,9 @@ struct LinearJob {
 };
 
 struct NormJob {
-  void* out;  // [rows, n]
-  DType out_dtype;
-  std::int64_t out_stride;
-  void* x;  // [rows, n]
-  DType x_dtype;
-  std::int64_t x_stride;
-  const void* update;  // [rows, n] added to x, which is f32, first; or null
-  DType update_dtype;
-  std::int64_t update_stride;
+  Rows out;     // [rows, n]
+  Rows x;       // [rows, n]
+  Rows update;  // [rows, n] added to x, which is f32, first; or null
   float update_scale;
   float sum_scale;      // of x with the update
   const float* weight;  // [n]
@@ -151,35 +156,32 @@ struct NormJob {
 
 struct ActivationJob {
   Activation activation;
-  void* out;      // [rows, n]
-  const void* x;  // [rows, n], or a gate and what it gates: [rows, 2 n]
-  DType dtype;
-  std::int64_t out_stride;
-  std::int64_t x_stride;
+  Rows out;  // [rows, n]
+  Rows x;    // [rows, n], or a gate and what it gates: [rows, 2 n]; of out's type
   std::int64_t n;
 };
 
-constexpr std::int64_t kConvChannels = 64;
-
-// Depthwise, over `width` tokens; states f32 [slots][width - 1][channels].
-struct ConvJob {
-  void* out;      // [tokens, channels]
-  const void* x;  // [tokens, channels]
-  DType dtype;
-  std::int64_t out_stride;
-  std::int64_t x_stride;
-  const float* weight;  // [width, channels]
-  std::int64_t weight_stride;
-  const float* bias;  // [channels], or null
-  Activation activation;
-  float* state;
-  std::int64_t slot_stride;
-  std::int64_t width;
-  std::int64_t channels;
+// The sequences of a step, and their states in slots.
+struct StatesView {
+  Rows slots;  // f32
   std::int64_t num_sequences;
   const std::int32_t* starts;  // [num_sequences + 1]
   const std::int32_t* from;    // [num_sequences] slot, or -1: zeros
   const std::int32_t* to;      // [num_sequences] slot, or -1: nothing is done
+};
+
+constexpr std::int64_t kConvChannels = 64;
+
+// Depthwise, over `width` tokens.
+struct ConvJob {
+  Rows out;           // [tokens, channels]
+  Rows x;             // [tokens, channels], of out's type
+  Rows weight;        // f32 [width, channels]
+  const float* bias;  // [channels], or null
+  Activation activation;
+  std::int64_t width;
+  std::int64_t channels;
+  StatesView states;  // of a slot [width - 1][channels]
 };
 
 // Tokens whose keys are prepared together, and columns of a state that lie in the first cache meanwhile.
@@ -188,25 +190,16 @@ constexpr std::int64_t kDeltaColumns = 32;
 
 // As Backend::gated_delta_rule has it.
 struct DeltaRuleJob {
-  float* out;
-  std::int64_t out_stride;
-  const void* qkv;
-  DType dtype;  // of qkv and rates
-  std::int64_t qkv_stride;
-  const void* rates;
-  std::int64_t rates_stride;
+  Rows out;  // f32
+  Rows qkv;
+  Rows rates;  // of qkv's type
   const float* a_log;
   const float* dt_bias;
-  float* state;
-  std::int64_t slot_stride;
   std::int64_t num_key_heads;
   std::int64_t num_value_heads;
   std::int64_t key_dim;
   std::int64_t value_dim;
-  std::int64_t num_sequences;
-  const std::int32_t* starts;  // [num_sequences + 1]
-  const std::int32_t* from;    // [num_sequences] slot, or -1: zeros
-  const std::int32_t* to;      // [num_sequences] slot, or -1: nothing is done
+  StatesView states;
 };
 
 // Floats of scratch: a chunk's keys and queries, and a strip.
@@ -214,27 +207,20 @@ struct DeltaRuleJob {
   return static_cast<std::size_t>(key_dim * (2 * kDeltaTokens + kDeltaColumns));
 }
 
+// All of one type.
 struct GateJob {
-  void* out;         // [rows, n]
-  const void* x;     // [rows, n]
-  const void* gate;  // [rows, n], or one a row
-  DType dtype;
-  std::int64_t out_stride;
-  std::int64_t x_stride;
-  std::int64_t gate_stride;
+  Rows out;   // [rows, n]
+  Rows x;     // [rows, n]
+  Rows gate;  // [rows, n], or one a row
   std::int64_t n;
   bool of_rows;
   bool add;
 };
 
 struct GatedNormJob {
-  void* out;         // [rows, heads * n]
-  const float* x;    // [rows, heads * n]
-  const void* gate;  // [rows, heads * n]
-  DType dtype;       // of out and gate
-  std::int64_t out_stride;
-  std::int64_t x_stride;
-  std::int64_t gate_stride;
+  Rows out;             // [rows, heads * n]
+  Rows x;               // f32 [rows, heads * n]
+  Rows gate;            // [rows, heads * n], of out's type
   const float* weight;  // [n]
   std::int64_t heads;
   std::int64_t n;
@@ -242,8 +228,7 @@ struct GatedNormJob {
 };
 
 struct CapJob {
-  float* x;  // [rows, n]
-  std::int64_t x_stride;
+  Rows x;  // f32 [rows, n]
   std::int64_t n;
   float cap;
 };
@@ -265,14 +250,12 @@ struct CacheView {
 };
 
 struct RotateAndStoreJob {
-  void* qkv;
-  std::int64_t qkv_stride;
+  Rows qkv;
   CacheView cache;
-  const float* q_norm;   // or null
-  const float* k_norm;   // or null
-  const float* v_norm;   // or null
-  const float* cos_sin;  // or null
-  std::int64_t cos_sin_stride;
+  const float* q_norm;  // or null
+  const float* k_norm;  // or null
+  const float* v_norm;  // or null
+  Rows cos_sin;         // f32 [positions, rotary_dim], or null
   std::int64_t rotary_dim;
   const float* q_scale;   // by position, or null
   const float* k_scales;  // [num_kv_heads] of codes, or null
@@ -301,10 +284,8 @@ constexpr std::int64_t kKeyTile = 64;
 constexpr std::int64_t kQueryRows = 64;  // of a span, or as many as a token and a KV head have
 
 struct AttentionJob {
-  const void* q;
-  std::int64_t q_stride;
-  void* out;
-  std::int64_t out_stride;
+  Rows q;
+  Rows out;
   CacheView cache;
   const std::int32_t* block_tables;
   std::int64_t table_stride;

@@ -2,8 +2,8 @@
 
 #include "backends/cpu/simd/vec_avx2.h"
 //
+#include "backends/cpu/simd/coded_matmul.h"
 #include "backends/cpu/simd/kernel_table.h"
-#include "backends/cpu/simd/linear.h"
 
 namespace quire::simd {
 

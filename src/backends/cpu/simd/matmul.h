@@ -176,11 +176,10 @@ void widen(DType dtype, const std::byte* from, std::int64_t rows, std::int64_t d
 }
 
 void store_sums(const LinearJob& job, std::int64_t first_row, const float* sums) {
-  const std::int64_t left = job.out_features - first_row;
-  const std::int64_t rows = left < kPanel ? left : kPanel;
-  dispatch(job.out_dtype, [&]<typename T>() {
+  const std::int64_t rows = smaller(job.out_features - first_row, kPanel);
+  dispatch(job.out.dtype, [&]<typename T>() {
     for (std::int64_t t = 0; t < job.tokens; ++t) {
-      T* out = static_cast<T*>(job.out) + t * job.out_stride + first_row;
+      T* out = job.out.row<T>(t) + first_row;
       for (std::int64_t i = 0; i < rows; i += kLanes) {
         const int count = lanes_left(i, rows);
         F sum = Vec::load(sums + t * kPanel + i);
@@ -207,7 +206,7 @@ void store_sums(const LinearJob& job, std::int64_t first_row, const float* sums)
 // Codes of x are all bfloat16.
 [[gnu::always_inline]] inline bool takes_pairs([[maybe_unused]] const LinearJob& job) {
 #if defined(__AVX512BF16__)
-  return job.dtype == DType::kBF16 && (job.x_dtype == DType::kBF16 || rounds_input(job));
+  return job.dtype == DType::kBF16 && (job.x.dtype == DType::kBF16 || rounds_input(job));
 #else
   return false;
 #endif
@@ -224,7 +223,7 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
     const std::byte* weights = job.weights + first_row * depth * kElement;
     __builtin_memset(scratch, 0, static_cast<std::size_t>(job.tokens * kPanel) * sizeof(float));
     for (std::int64_t k = 0; k < depth; k += most) {
-      const std::int64_t count = depth - k < most ? depth - k : most;
+      const std::int64_t count = smaller(depth - k, most);
       const std::byte* from = weights + k * rows * kElement;
       const float* a = job.activations + job.tokens * k * W::kActivations / W::kDepth;
       if constexpr (kWiden) {
@@ -290,12 +289,11 @@ void scale_inputs(const LinearJob& job, std::int64_t begin, std::int64_t end) {
     const float top = max_lanes(largest);
     return is_nan ? __builtin_nanf("") : top > 0 ? top / most : 1;
   };
-  dispatch(job.x_dtype, [&]<typename T>() {
+  dispatch(job.x.dtype, [&]<typename T>() {
     for (std::int64_t token = begin; token < end; ++token) {
-      const T* x = static_cast<const T*>(job.x) + token * job.x_stride;
+      const T* x = job.x.row<const T>(token);
       for (std::int64_t k = 0; k < job.in_features; k += layout.input_block) {
-        const std::int64_t left = job.in_features - k;
-        const std::int64_t count = left < layout.input_block ? left : layout.input_block;
+        const std::int64_t count = smaller(job.in_features - k, layout.input_block);
         const float scale = scale_of(x + k, count);
         for (std::int64_t i = 0; i < count; i += layout.group) group_values(job, k + i)[token] = scale;
       }
@@ -316,10 +314,10 @@ void scale_inputs(const LinearJob& job, std::int64_t begin, std::int64_t end) {
 // bytes.
 void read_codes(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count, float* to) {
   const CodedLayout& layout = *job.coded;
-  dispatch(job.x_dtype, [&]<typename T>() {
-    const T* from = static_cast<const T*>(job.x) + token * job.x_stride + k;
+  dispatch(job.x.dtype, [&]<typename T>() {
+    const T* from = job.x.row<const T>(token) + k;
     for (std::int64_t begin = 0; begin < count; begin += layout.group) {
-      const std::int64_t end = count - begin < layout.group ? count : begin + layout.group;
+      const std::int64_t end = smaller(count, begin + layout.group);
       const F scale = Vec::set1(group_values(job, k + begin)[token]);
       for (std::int64_t i = begin; i < end; i += kLanes) {
         const F value = load_some(from + i, lanes_left(i, end)) / scale;
@@ -348,17 +346,15 @@ void clear_rest(T* values, std::int64_t there, std::int64_t count) {
 // Elements [k, k + count) of a token as float32, pairs or bytes; beyond the last one zeros.
 void read_activations(const LinearJob& job, std::int64_t token, std::int64_t k, std::int64_t count,
                       float* to) {
-  const std::int64_t left = job.in_features - k;
-  const std::int64_t there = left < count ? left : count;
-  const std::int64_t offset = token * job.x_stride + k;
+  const std::int64_t there = smaller(job.in_features - k, count);
   if (rounds_input(job)) {
     read_codes(job, token, k, there, to);
   } else if (takes_pairs(job)) {
-    __builtin_memcpy(to, static_cast<const BFloat16*>(job.x) + offset,
+    __builtin_memcpy(to, job.x.row<const BFloat16>(token) + k,
                      static_cast<std::size_t>(there) * sizeof(BFloat16));
   } else {
-    dispatch(job.x_dtype, [&]<typename T>() {
-      const T* from = static_cast<const T*>(job.x) + offset;
+    dispatch(job.x.dtype, [&]<typename T>() {
+      const T* from = job.x.row<const T>(token) + k;
       for (std::int64_t i = 0; i < there; i += kLanes)
         Vec::store(to + i, load_some(from + i, lanes_left(i, there)));
     });
@@ -379,7 +375,7 @@ void sum_groups(const LinearJob& job, std::int64_t token, std::int64_t k, std::i
   }
   if (job.coded->offset == OffsetType::kNone) return;
   for (std::int64_t begin = 0; begin < count; begin += group) {
-    const std::int64_t n = count - begin < group ? count - begin : group;
+    const std::int64_t n = smaller(count - begin, group);
     F sum = Vec::zero();
     for (std::int64_t i = 0; i < n; i += kLanes) {
       const int some = lanes_left(i, n);
@@ -397,7 +393,7 @@ void prepare_activations(const LinearJob& job, std::int64_t begin, std::int64_t 
   const std::int64_t per_float = takes_bytes(job) ? 4 : takes_pairs(job) ? 2 : 1;
   float rows[Vec::kMaxHeight * kBlockDepth + kLanes];
   for (std::int64_t k = begin * most; k < end * most && k < depth; k += most) {
-    const std::int64_t count = depth - k < most ? depth - k : most;
+    const std::int64_t count = smaller(depth - k, most);
     float* to = job.activations + job.tokens * k / per_float;
     for (std::int64_t token = 0; token < job.tokens;) {
       const int height = Vec::tile_height(job.tokens - token, job.coded != nullptr);

@@ -7,7 +7,7 @@
 // bytes are used as they lie: a tile is 16 pairs, or fours, of k of 16 rows. Other codes become pairs, a
 // chunk at a time, whose groups are scaled as anywhere.
 
-#include "backends/cpu/simd/linear.h"
+#include "backends/cpu/simd/coded_matmul.h"
 
 namespace quire::simd {
 namespace {
@@ -52,7 +52,7 @@ void prepare_tiles(const LinearJob& job, std::int64_t begin, std::int64_t end) {
   if (!takes_tiles(job)) return prepare_activations(job, begin, end);
   const std::int64_t group = job.coded == nullptr ? job.block : job.coded->group;
   for (std::int64_t k = begin * job.block; k < end * job.block && k < job.padded; k += group) {
-    const std::int64_t count = job.padded - k < group ? job.padded - k : group;
+    const std::int64_t count = smaller(job.padded - k, group);
     const std::int64_t bytes = takes_bytes(job) ? count : 2 * count;
     float* to = steps_at(job, k);
     float row[kBlockDepth];
@@ -211,7 +211,7 @@ void multiply_plain_panel(const LinearJob& job, std::int64_t rows, const std::by
                     .steps = 0,
                     .adds = false};
   for (std::int64_t k = 0; k < whole; k += kTiledDepth) {
-    const std::int64_t count = whole - k < kTiledDepth ? whole - k : kTiledDepth;
+    const std::int64_t count = smaller(whole - k, kTiledDepth);
     o.a = job.activations + k / 2 * tokens;
     o.b = weights + k / 2 * o.b_row;
     o.steps = count / kTileDepth;
@@ -236,7 +236,7 @@ void multiply_byte_panel(const LinearJob& job, std::int64_t rows, const std::byt
                     .steps = 0,
                     .adds = false};
   for (std::int64_t k = 0; k < job.padded;) {
-    const std::int64_t left = job.padded - k, columns = left < span ? left : span;
+    const std::int64_t left = job.padded - k, columns = smaller(left, span);
     const CodedChunk parts(*job.coded, rows, columns);
     const std::int64_t whole = span == kMaxSpan ? left / span : 0;  // chunks
     const std::int64_t chunks = whole > kMaxChunks ? kMaxChunks : whole > 1 ? whole : 1;
@@ -291,7 +291,7 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
   if (!layout.whole_rows)
     __builtin_memset(scratch, 0, static_cast<std::size_t>(tokens * kPanel) * sizeof(float));
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
-    const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
+    const std::int64_t columns = smaller(job.padded - k, layout.span);
     const CodedChunk parts(layout, rows, columns);
     widen_chunk(WordPairs<kCode, false>(layout), panel + parts.codes, rows, columns / layout.word_columns,
                 rows, block);
@@ -309,12 +309,12 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, panel, parts, rows, groups}.read_all(1, scales, scales + kMaxGroups * kPanel);
       for (std::int64_t group = 0; group < groups; ++group) {
-        const std::int64_t first = group * layout.group, left = columns - first;
+        const std::int64_t first = group * layout.group;
         o.a = steps_at(job, k + first);
         o.b = reinterpret_cast<const std::byte*>(block + first / 2 * rows);
-        o.steps = steps_of(job, left < layout.group ? left : layout.group);
+        o.steps = steps_of(job, smaller(columns - first, layout.group));
         for (std::int64_t t = 0; t < job.tokens; t += 2 * kTile, o.a += 2 * kTile * kTile) {
-          multiply_tiles<false>(tokens - t < 2 * kTile ? kTile : 2 * kTile, rows, o);
+          multiply_tiles<false>(smaller(tokens - t, 2 * kTile), rows, o);
           add_group(job, {k + first, t, rows}, sums, scales + group * kPanel, scratch);
         }
       }
@@ -362,7 +362,7 @@ template <CodeType kCode, int NV>
   const std::byte* b = o.b;
   float* to = o.sums;
   for (std::int64_t first = 0; first < o.steps; first += group_words, to += kPanel) {
-    const std::int64_t end = first + group_words < o.steps ? first + group_words : o.steps;
+    const std::int64_t end = smaller(first + group_words, o.steps);
     F sums[NV];
     for (int v = 0; v < NV; ++v) sums[v] = o.adds ? Vec::load(to + v * kLanes) : Vec::zero();
     for (std::int64_t step = first; step < end; step += words_of_step, a += o.a_step) {
@@ -392,7 +392,7 @@ void multiply_token(const LinearJob& job, std::int64_t rows, const std::byte* pa
   const unsigned mode = _mm_getcsr();
   __builtin_memset(scratch, 0, kPanel * sizeof(float));
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
-    const std::int64_t columns = job.padded - k < layout.span ? job.padded - k : layout.span;
+    const std::int64_t columns = smaller(job.padded - k, layout.span);
     const CodedChunk parts(layout, rows, columns);
     TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
                       .a = steps_at(job, k),

@@ -10,7 +10,7 @@ Candidate top(const float* x, std::int64_t n) {
   constexpr std::int64_t kBlock = 1024;
   Candidate best = {-__builtin_inff(), 0};
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const std::int64_t end = n - begin < kBlock ? n : begin + kBlock;
+    const std::int64_t end = smaller(n, begin + kBlock);
     F highest = Vec::set1(-__builtin_inff());
     for (std::int64_t i = begin; i < end; i += kLanes) {
       const int count = lanes_left(i, end);

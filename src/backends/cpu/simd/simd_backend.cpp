@@ -40,6 +40,13 @@ const simd::Kernels& kernels_of(CpuIsa isa) {
 }
 
 const float* floats_or_null(const Tensor& tensor) { return tensor.data_as<const float>(); }
+const std::int32_t* ints_of(const Tensor& tensor) { return tensor.data_as<const std::int32_t>(); }
+simd::Rows rows_of(const Tensor& tensor) { return {tensor.data(), tensor.dtype(), tensor.stride(0)}; }
+
+simd::StatesView states_of(const Tensor& slots, const StateBatch& batch) {
+  return {rows_of(slots), batch.num_sequences, ints_of(batch.query_starts), ints_of(batch.from),
+          ints_of(batch.to)};
+}
 
 // dtype: of the queries.
 simd::CacheView view_of(const KvCacheLayer& cache, DType dtype) {
@@ -65,12 +72,8 @@ simd::CacheView view_of(const KvCacheLayer& cache, DType dtype) {
 // Without an update.
 simd::NormJob norm_job(const Tensor& out, const Tensor& x, const NormParams& params) {
   simd::NormJob job = {};
-  job.out = out.data();
-  job.out_dtype = out.dtype();
-  job.out_stride = out.stride(0);
-  job.x = x.data();
-  job.x_dtype = x.dtype();
-  job.x_stride = x.stride(0);
+  job.out = rows_of(out);
+  job.x = rows_of(x);
   job.weight = floats_or_null(params.weight);
   job.bias = floats_or_null(params.bias);
   job.n = x.dim(1);
@@ -79,7 +82,7 @@ simd::NormJob norm_job(const Tensor& out, const Tensor& x, const NormParams& par
 }
 
 simd::ActivationJob activation_job(const Tensor& out, const Tensor& x, Activation activation) {
-  return {activation, out.data(), x.data(), out.dtype(), out.stride(0), x.stride(0), out.dim(1)};
+  return {activation, rows_of(out), rows_of(x), out.dim(1)};
 }
 
 // What a product's job knows of its weights.
@@ -174,12 +177,8 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
   for (std::int64_t first = 0; first < x.dim(0); first += simd::kMaxPassTokens) {
     const std::int64_t tokens = std::min(simd::kMaxPassTokens, x.dim(0) - first);
     simd::LinearJob job = linear_job(weights, tokens);
-    job.x = x.rows(first, tokens).data();
-    job.x_dtype = x.dtype();
-    job.x_stride = x.stride(0);
-    job.out = out.rows(first, tokens).data();
-    job.out_dtype = out.dtype();
-    job.out_stride = out.stride(0);
+    job.x = rows_of(x.rows(first, tokens));
+    job.out = rows_of(out.rows(first, tokens));
     job.bias = floats_or_null(bias);
     job.activations = static_cast<float*>(activations_.data());
     if (job.coded != nullptr && job.coded->input.code != InputFormat::Code::kNone)
@@ -208,9 +207,7 @@ void SimdBackend::norm(const Tensor& out, const Tensor& x, const NormParams& par
 void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tensor& x, float scale,
                            const NormParams& params) {
   simd::NormJob job = norm_job(out, residual, params);
-  job.update = x.data();
-  job.update_dtype = x.dtype();
-  job.update_stride = x.stride(0);
+  job.update = rows_of(x);
   job.update_scale = scale;
   job.sum_scale = params.sum_scale;
   run(kernels_.norm, job, x.dim(0), x.dim(1));
@@ -218,24 +215,14 @@ void SimdBackend::add_norm(const Tensor& out, const Tensor& residual, const Tens
 
 void SimdBackend::causal_conv(const Tensor& out, const Tensor& x, const ConvParams& params,
                               const Tensor& state, const StateBatch& batch) {
-  simd::ConvJob job = {};
-  job.out = out.data();
-  job.x = x.data();
-  job.dtype = x.dtype();
-  job.out_stride = out.stride(0);
-  job.x_stride = x.stride(0);
-  job.weight = floats_or_null(params.weight);
-  job.weight_stride = params.weight.stride(0);
-  job.bias = floats_or_null(params.bias);
-  job.activation = params.activation;
-  job.state = state.data_as<float>();
-  job.slot_stride = state.stride(0);
-  job.width = params.weight.dim(0);
-  job.channels = x.dim(1);
-  job.num_sequences = batch.num_sequences;
-  job.starts = batch.query_starts.data_as<const std::int32_t>();
-  job.from = batch.from.data_as<const std::int32_t>();
-  job.to = batch.to.data_as<const std::int32_t>();
+  const simd::ConvJob job = {.out = rows_of(out),
+                             .x = rows_of(x),
+                             .weight = rows_of(params.weight),
+                             .bias = floats_or_null(params.bias),
+                             .activation = params.activation,
+                             .width = params.weight.dim(0),
+                             .channels = x.dim(1),
+                             .states = states_of(state, batch)};
   const std::int64_t parts = (job.channels + simd::kConvChannels - 1) / simd::kConvChannels;
   split(parts, simd::kConvChannels * batch.num_tokens, kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int) {
@@ -248,45 +235,33 @@ void SimdBackend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& inpu
                                    const StateBatch& batch) {
   static_assert(simd::delta_scratch(kMaxDeltaKeyDim) <= simd::kLinearScratch);
   if (scratch_floats_ == 0) reserve({});
-  const auto ints = [](const Tensor& tensor) { return tensor.data_as<const std::int32_t>(); };
-  const simd::DeltaRuleJob job = {.out = out.data_as<float>(),
-                                  .out_stride = out.stride(0),
-                                  .qkv = input.qkv.data(),
-                                  .dtype = input.qkv.dtype(),
-                                  .qkv_stride = input.qkv.stride(0),
-                                  .rates = input.rates.data(),
-                                  .rates_stride = input.rates.stride(0),
+  const simd::DeltaRuleJob job = {.out = rows_of(out),
+                                  .qkv = rows_of(input.qkv),
+                                  .rates = rows_of(input.rates),
                                   .a_log = floats_or_null(input.a_log),
                                   .dt_bias = floats_or_null(input.dt_bias),
-                                  .state = state.data_as<float>(),
-                                  .slot_stride = state.stride(0),
                                   .num_key_heads = input.num_key_heads,
                                   .num_value_heads = state.dim(1),
                                   .key_dim = state.dim(2),
                                   .value_dim = state.dim(3),
-                                  .num_sequences = batch.num_sequences,
-                                  .starts = ints(batch.query_starts),
-                                  .from = ints(batch.from),
-                                  .to = ints(batch.to)};
-  const std::int64_t heads = job.num_value_heads * job.num_sequences;
-  split(heads, job.key_dim * job.value_dim * batch.num_tokens / job.num_sequences, kElementsOfPart,
+                                  .states = states_of(state, batch)};
+  split(job.num_value_heads * batch.num_sequences,
+        job.key_dim * job.value_dim * batch.num_tokens / batch.num_sequences, kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int thread) {
           kernels_.gated_delta_rule(job, begin, end, scratch(thread));
         });
 }
 
 void SimdBackend::sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add) {
-  const simd::GateJob job = {out.data(),  x.data(),       gate.data(), x.dtype(),        out.stride(0),
-                             x.stride(0), gate.stride(0), x.dim(1),    gate.dim(1) == 1, add};
+  const simd::GateJob job = {rows_of(out), rows_of(x), rows_of(gate), x.dim(1), gate.dim(1) == 1, add};
   run(kernels_.sigmoid_gate, job, x.dim(0), x.dim(1));
 }
 
 void SimdBackend::gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate,
                              const NormParams& params) {
   const std::int64_t n = params.weight.dim(0), heads = x.dim(1) / n;
-  const simd::GatedNormJob job = {
-      out.data(),     x.data_as<const float>(),      gate.data(), out.dtype(), out.stride(0), x.stride(0),
-      gate.stride(0), floats_or_null(params.weight), heads,       n,           params.eps};
+  const simd::GatedNormJob job = {rows_of(out), rows_of(x), rows_of(gate), floats_or_null(params.weight),
+                                  heads,        n,          params.eps};
   run(kernels_.gated_norm, job, x.dim(0) * heads, n);
 }
 
@@ -299,14 +274,13 @@ void SimdBackend::activate_gate(const Tensor& out, const Tensor& gate_up, Activa
 }
 
 void SimdBackend::cap(const Tensor& x, float cap) {
-  run(kernels_.cap, {x.data_as<float>(), x.stride(0), x.dim(1), cap}, x.dim(0), x.dim(1));
+  run(kernels_.cap, {rows_of(x), x.dim(1), cap}, x.dim(0), x.dim(1));
 }
 
 void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
                                    const AttentionBatch& batch) {
   simd::RotateAndStoreJob job = {};
-  job.qkv = input.qkv.data();
-  job.qkv_stride = input.qkv.stride(0);
+  job.qkv = rows_of(input.qkv);
   job.cache = view_of(cache, input.qkv.dtype());
   job.q_norm = floats_or_null(input.q_norm);
   job.k_norm = floats_or_null(input.k_norm);
@@ -317,15 +291,14 @@ void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLay
   job.k_scales = floats_or_null(input.k_scales);
   job.v_scales = floats_or_null(input.v_scales);
   if (input.cos_sin.defined()) {
-    job.cos_sin = floats_or_null(input.cos_sin);
-    job.cos_sin_stride = input.cos_sin.stride(0);
+    job.cos_sin = rows_of(input.cos_sin);
     job.rotary_dim = input.cos_sin.dim(1);
   }
   job.num_heads = input.num_heads;
   job.num_kv_heads = input.num_kv_heads;
   job.head_dim = input.head_dim;
-  job.positions = batch.positions.data_as<const std::int32_t>();
-  job.slots = batch.slot_mapping.data_as<const std::int32_t>();
+  job.positions = ints_of(batch.positions);
+  job.slots = ints_of(batch.slot_mapping);
   if (scratch_floats_ == 0) reserve({});
   split(batch.num_tokens, input.qkv.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -340,10 +313,9 @@ std::shared_ptr<const AttentionPlan> SimdBackend::plan_attention(const Attention
   if (scratch_floats_ < scratch_floats({&shape, 1})) reserve({&shape, 1});
   auto plan = std::make_shared<SpanPlan>();
   for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
-    const std::int64_t begin = batch.query_starts.data_as<const std::int32_t>()[s];
-    const std::int64_t end = batch.query_starts.data_as<const std::int32_t>()[s + 1];
-    const std::int64_t seq_len = batch.seq_lens.data_as<const std::int32_t>()[s];
-    const std::int64_t table_row = batch.table_rows.data_as<const std::int32_t>()[s];
+    const std::int64_t begin = ints_of(batch.query_starts)[s], end = ints_of(batch.query_starts)[s + 1];
+    const std::int64_t seq_len = ints_of(batch.seq_lens)[s];
+    const std::int64_t table_row = ints_of(batch.table_rows)[s];
     if (seq_len == 0) continue;
     const std::int64_t tokens = std::min(end - begin, rows / group);
     // As many heads as there are rows for, but not so many that a thread gets none.
@@ -364,12 +336,10 @@ void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
                             const AttentionBatch& batch, const AttentionScores& scores) {
   const std::int64_t dim = cache.keys.dim(3);
   simd::AttentionJob job = {};
-  job.q = q.data();
-  job.q_stride = q.stride(0);
-  job.out = out.data();
-  job.out_stride = out.stride(0);
+  job.q = rows_of(q);
+  job.out = rows_of(out);
   job.cache = view_of(cache, q.dtype());
-  job.block_tables = batch.block_tables.data_as<const std::int32_t>();
+  job.block_tables = ints_of(batch.block_tables);
   job.table_stride = batch.block_tables.stride(0);
   job.group = q.dim(1) / dim / cache.keys.dim(1);
   job.head_dim = dim;
