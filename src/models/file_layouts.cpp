@@ -70,9 +70,8 @@ std::vector<FusedPart> fused_parts(const FileLayout& layout, const DecoderConfig
   return parts;
 }
 
-RenamedWeights::Renames all_renames(const FileLayout& layout, const std::vector<FusedPart>& parts,
-                                    const WeightSource& file) {
-  RenamedWeights::Renames renames = layout.renames;
+Renames all_renames(const FileLayout& layout, const std::vector<FusedPart>& parts, const WeightSource& file) {
+  Renames renames = layout.renames;
   for (const FusedPart& part : parts) renames.emplace_back(part.part, part.whole);
   if (layout.text_part && file.contains("model.language_model.embed_tokens.weight")) {
     renames.emplace_back("model", "model.language_model");
@@ -80,6 +79,25 @@ RenamedWeights::Renames all_renames(const FileLayout& layout, const std::vector<
     renames.insert(renames.end(), {{"model", "language_model.model"}, {"lm_head", "language_model.lm_head"}});
   }
   return renames;
+}
+
+// The file's name of what layers call `name`.
+std::string spelled(const Renames& renames, std::string_view name) {
+  std::string file_name;
+  while (!name.empty()) {
+    const auto rename = std::ranges::find_if(renames, [&](const auto& candidate) {
+      const std::size_t size = candidate.first.size();
+      return name.starts_with(candidate.first) && (size == name.size() || name[size] == '.');
+    });
+    const bool found = rename != renames.end();
+    const std::size_t size = found ? rename->first.size() : std::min(name.find('.'), name.size());
+    file_name += found ? std::string_view(rename->second) : name.substr(0, size);
+    name.remove_prefix(size);
+    if (name.empty()) break;
+    file_name += '.';
+    name.remove_prefix(1);
+  }
+  return file_name;
 }
 
 // "PARENT.experts.3.up_proj" where a layer's experts are one tensor: where they are.
@@ -105,11 +123,12 @@ struct FusedExpert {
   }
 };
 
-class FileWeights final : public RenamedWeights {
+class FileWeights final : public WeightSource {
  public:
   FileWeights(const FileLayout& layout, const DecoderConfig& config, std::vector<FusedPart> parts,
               WeightSource& file)
-      : RenamedWeights(file, all_renames(layout, parts, file)),
+      : file_(file),
+        renames_(all_renames(layout, parts, file)),
         transposed_(layout.transposed),
         parts_(std::move(parts)),
         head_dim_(config.attention.head_dim),
@@ -119,32 +138,41 @@ class FileWeights final : public RenamedWeights {
       reordered_dim_ = rotary_dim(*config.attention.rotary, head_dim_);
   }
 
+  bool contains(std::string_view name) const override { return file_.contains(spelled(renames_, name)); }
+  bool has_values() const override { return file_.has_values(); }
+  std::vector<std::string> unclaimed() const override { return file_.unclaimed(); }
+  std::vector<float> take_vector(std::string_view name, std::int64_t n) override {
+    return file_.take_vector(spelled(renames_, name), n);
+  }
+
   WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
     const std::string_view prefix = name.substr(0, name.rfind('.'));  // a bias belongs to a projection
     if (const auto expert = find_expert(prefix, "_bias")) {
       const WeightTensorPtr all =
-          RenamedWeights::take(expert->tensor + "_bias", {num_experts_, expert->parts * shape[0]});
-      std::vector<std::int64_t> columns;
-      for (std::int64_t i = 0; i < shape[0]; ++i) columns.push_back(i * expert->parts + expert->part);
-      return pick_cols(slice_rows(all, expert->index, 1), std::move(columns));
+          take_renamed(expert->tensor + "_bias", {num_experts_, expert->parts * shape[0]});
+      return pick_cols(slice_rows(all, expert->index, 1), by_turns(shape[0], expert->parts, expert->part));
     }
     const FusedPart* part = find(prefix);
-    if (part == nullptr) return reordered(name, RenamedWeights::take(name, shape), shape[0]);
-    return reordered(name, cut(RenamedWeights::take(name, {part->whole_size}), *part, slice_cols), shape[0]);
+    if (part == nullptr) return reordered(name, take_renamed(name, shape), shape[0]);
+    return reordered(name, cut(take_renamed(name, {part->whole_size}), *part, slice_cols), shape[0]);
   }
 
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
     if (const auto expert = find_expert(prefix, "")) return take_expert(*expert, rows, cols);
     const FusedPart* part = find(prefix);
     const std::int64_t size = part == nullptr ? rows : part->whole_size;
+    const std::string file_prefix = spelled(renames_, prefix);
     WeightGroup group = transposed_ && prefix.ends_with("_proj")
-                            ? transpose(RenamedWeights::take_linear(prefix, cols, size))
-                            : RenamedWeights::take_linear(prefix, size, cols);
+                            ? transpose(file_.take_linear(file_prefix, cols, size))
+                            : file_.take_linear(file_prefix, size, cols);
     if (part != nullptr) group = cut(std::move(group), *part, slice_rows);
     return reordered(prefix, std::move(group), rows);
   }
 
  private:
+  WeightTensorPtr take_renamed(std::string_view name, const std::vector<std::int64_t>& shape) {
+    return file_.take(spelled(renames_, name), shape);
+  }
   // Where the file has its tensor, with this ending.
   std::optional<FusedExpert> find_expert(std::string_view prefix, const char* ending) const {
     std::optional<FusedExpert> expert;
@@ -154,13 +182,11 @@ class FileWeights final : public RenamedWeights {
   WeightGroup take_expert(const FusedExpert& expert, std::int64_t rows, std::int64_t cols) {
     const std::int64_t all_rows = expert.parts * rows;
     if (experts_ == FileLayout::Experts::kByRows)
-      return WeightGroup::plain(
-          slice_rows(RenamedWeights::take(expert.tensor, {num_experts_ * all_rows, cols}),
-                     expert.index * all_rows + expert.part * rows, rows));
-    const WeightTensorPtr all = RenamedWeights::take(expert.tensor, {num_experts_, cols, all_rows});
-    std::vector<std::int64_t> picked;
-    for (std::int64_t row = 0; row < rows; ++row) picked.push_back(row * expert.parts + expert.part);
-    return WeightGroup::plain(pick_rows(transpose(pick_matrix(all, expert.index)), std::move(picked)));
+      return WeightGroup::plain(slice_rows(take_renamed(expert.tensor, {num_experts_ * all_rows, cols}),
+                                           expert.index * all_rows + expert.part * rows, rows));
+    const WeightTensorPtr all = take_renamed(expert.tensor, {num_experts_, cols, all_rows});
+    return WeightGroup::plain(
+        pick_rows(transpose(pick_matrix(all, expert.index)), by_turns(rows, expert.parts, expert.part)));
   }
   const FusedPart* find(std::string_view prefix) const {
     const std::string_view last = prefix.substr(prefix.rfind('.') + 1);
@@ -195,6 +221,8 @@ class FileWeights final : public RenamedWeights {
     return pick_rows(std::move(weights), std::move(order));
   }
 
+  WeightSource& file_;
+  Renames renames_;
   bool transposed_;
   std::vector<FusedPart> parts_;
   int head_dim_;

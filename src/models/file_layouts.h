@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/weight_source.h"
@@ -10,9 +11,13 @@ namespace quire {
 
 struct DecoderConfig;
 
+// Components of a layer's name, and the file's. Names are renamed by whole components, such as
+// "mlp.gate_proj", in one pass from left to right, so that no rename sees another's result.
+using Renames = std::vector<std::pair<std::string, std::string>>;
+
 // How the files of a family have what layers ask for.
 struct FileLayout {
-  RenamedWeights::Renames renames = {};
+  Renames renames = {};
   std::string qkv = {};      // the projection that has the rows of q, then of k, then of v; or empty
   bool qkv_by_head = false;  // it has these rows of one head after the other
   std::string gate_up = {};  // the projection that has the rows of the gate, then of up; or empty

@@ -275,15 +275,6 @@ WeightGroup transpose(WeightGroup group) {
   return WeightGroup::plain(transpose(std::move(group.tensors.front().tensor)));
 }
 
-WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t parts, std::int64_t part) {
-  const std::int64_t run = group.rows / (groups * parts);
-  group = with_block_rows(std::move(group), uncut(group.format.block_rows, run, group.rows));
-  group.rows /= parts;
-  return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
-    return block.rows == LinearFormat::kWhole ? tensor : deinterleave(std::move(tensor), groups, parts, part);
-  });
-}
-
 WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) {
   group = with_block_rows(std::move(group), uncut(group.format.block_rows, run_of(rows), group.rows));
   group.rows = std::ssize(rows);

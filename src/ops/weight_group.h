@@ -91,7 +91,6 @@ WeightTensorPtr dequantized(WeightGroup group);
 // in an order of their own.
 WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count);
 WeightGroup slice_cols(WeightGroup group, std::int64_t begin, std::int64_t count);
-WeightGroup deinterleave(WeightGroup group, std::int64_t groups, std::int64_t parts, std::int64_t part);
 WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows);
 WeightGroup pick_cols(WeightGroup group, const std::vector<std::int64_t>& cols);
 WeightGroup pad_rows(WeightGroup group, std::int64_t rows);

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "ops/weight_group.h"
@@ -28,32 +27,6 @@ class WeightSource {
   virtual WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols);
   // Names of the tensors that nobody took, sorted; none where tensors exist because they are asked for.
   virtual std::vector<std::string> unclaimed() const { return {}; }
-};
-
-// The same tensors under the names that layers ask for: names are renamed by whole components, such as
-// "mlp.gate_proj", in one pass from left to right, so that no rename sees another's result. Refers to
-// `inner`.
-class RenamedWeights : public WeightSource {
- public:
-  using Renames =
-      std::vector<std::pair<std::string, std::string>>;  // components of a layer's name, and the file's
-
-  RenamedWeights(WeightSource& inner, Renames renames) : inner_(inner), renames_(std::move(renames)) {}
-
-  bool contains(std::string_view name) const override { return inner_.contains(spelled(name)); }
-  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
-  std::vector<float> take_vector(std::string_view name, std::int64_t n) override {
-    return inner_.take_vector(spelled(name), n);
-  }
-  WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override;
-  bool has_values() const override { return inner_.has_values(); }
-  std::vector<std::string> unclaimed() const override { return inner_.unclaimed(); }
-
- private:
-  std::string spelled(std::string_view name) const;
-
-  WeightSource& inner_;
-  Renames renames_;
 };
 
 }  // namespace quire

@@ -141,15 +141,10 @@ WeightTensorPtr transpose(WeightTensorPtr tensor) {
   });
 }
 
-WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
-                             std::int64_t part) {
-  const std::vector<std::int64_t>& shape = tensor->shape();
-  QUIRE_CHECK(!shape.empty() && shape[0] % (groups * parts) == 0 && part < parts,
-              "{} in {} groups of {} parts", tensor->name(), groups, parts);
-  const std::int64_t run = shape[0] / (groups * parts);
-  std::vector<std::int64_t> rows;
-  for (std::int64_t i = 0; i < groups * run; ++i) rows.push_back((i / run * parts + part) * run + i % run);
-  return pick_rows(std::move(tensor), std::move(rows));
+std::vector<std::int64_t> by_turns(std::int64_t n, std::int64_t parts, std::int64_t part) {
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < n; ++i) places.push_back(i * parts + part);
+  return places;
 }
 
 WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows) {

@@ -58,9 +58,8 @@ WeightTensorPtr slice_cols(WeightTensorPtr tensor, std::int64_t begin, std::int6
 WeightTensorPtr pick_matrix(WeightTensorPtr tensor, std::int64_t index);
 // A matrix with rows and columns exchanged. Holds all of it in memory from the first read on.
 WeightTensorPtr transpose(WeightTensorPtr tensor);
-// Of rows (of a vector: elements) that lie as [groups][parts][n], those of one part: [groups][n].
-WeightTensorPtr deinterleave(WeightTensorPtr tensor, std::int64_t groups, std::int64_t parts,
-                             std::int64_t part);
+// Of rows, or columns, of several parts by turns, the n of one part.
+std::vector<std::int64_t> by_turns(std::int64_t n, std::int64_t parts, std::int64_t part);
 // These rows (of a vector: elements), in this order.
 WeightTensorPtr pick_rows(WeightTensorPtr tensor, std::vector<std::int64_t> rows);
 // These columns of a matrix, in this order.

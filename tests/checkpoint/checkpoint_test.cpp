@@ -318,21 +318,16 @@ TEST(WeightViewTest, TransposesAndTakesPartsOfInterleavedRows) {
   transposed->read_rows(0, Tensor(halves.data(), DType::kF16, {1, 8}));  // of another type than before
   EXPECT_EQ(to_float(halves[7]), 14.0F);
 
-  // Two groups of two parts of two rows.
-  EXPECT_EQ(deinterleave(w, 2, 2, 0)->shape(), (Shape{4, 2}));
-  EXPECT_EQ(read_floats(*deinterleave(w, 2, 2, 0)), (std::vector<float>{0, 1, 2, 3, 8, 9, 10, 11}));
-  EXPECT_EQ(read_floats(*slice_rows(deinterleave(w, 2, 2, 1), 1, 2)), (std::vector<float>{6, 7, 12, 13}));
-  EXPECT_EQ(read_floats(*deinterleave(v, 2, 2, 1)), (std::vector<float>{2, 3, 6, 7}));
-  EXPECT_EQ(read_floats(*slice_cols(deinterleave(v, 1, 2, 1), 1, 2)), (std::vector<float>{5, 6}));
+  EXPECT_EQ(pick_rows(w, by_turns(4, 2, 0))->shape(), (Shape{4, 2}));
+  EXPECT_EQ(read_floats(*pick_rows(w, by_turns(4, 2, 0))), (std::vector<float>{0, 1, 4, 5, 8, 9, 12, 13}));
+  EXPECT_EQ(read_floats(*pick_rows(w, {0, 1, 4, 5})), (std::vector<float>{0, 1, 2, 3, 8, 9, 10, 11}));
+  EXPECT_EQ(read_floats(*slice_rows(pick_rows(w, {2, 3, 6, 7}), 1, 2)), (std::vector<float>{6, 7, 12, 13}));
+  EXPECT_EQ(read_floats(*pick_rows(v, by_turns(4, 2, 1))), (std::vector<float>{1, 3, 5, 7}));
+  EXPECT_EQ(read_floats(*slice_cols(pick_rows(v, {4, 5, 6, 7}), 1, 2)), (std::vector<float>{5, 6}));
   EXPECT_THROW(transpose(v), InternalError);
-  EXPECT_THROW(deinterleave(w, 3, 2, 0), InternalError);
-
-  const RenamedWeights::Renames renames = {{"model.layers", "h"}, {"weight", "w"}};
-  RenamedWeights renamed(checkpoint, renames);
-  EXPECT_TRUE(renamed.contains("model.layers.0.weight"));
-  EXPECT_EQ(renamed.take("model.layers.0.weight", {8, 2})->name(), "h.0.w");
-  expect_error([&] { renamed.take("model.layers.1.weight", {8, 2}); }, {"\"h.1.w\""});
-  EXPECT_TRUE(renamed.unclaimed().empty());
+  EXPECT_THROW(pick_rows(w, by_turns(3, 3, 2)), InternalError);
+  expect_error([&] { checkpoint.take("h.1.w", {8, 2}); }, {"\"h.1.w\""});
+  EXPECT_TRUE(checkpoint.unclaimed().empty());
 }
 
 TEST(WeightViewTest, SlicesColumnsOfMoreRowsThanOneReadHolds) {

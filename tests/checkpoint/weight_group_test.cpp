@@ -161,11 +161,11 @@ TEST(WeightGroupTest, ColumnsOfAnOrderAreNotCut) {
 TEST(WeightGroupTest, PartsOfRowsKeepTheirScales) {
   // Two groups of two parts of two rows.
   const auto row_of = [](std::int64_t row) { return row / 2 * 4 + 2 + row % 2; };
-  const WeightGroup part = deinterleave(in_blocks(), 2, 2, 1);
+  const WeightGroup part = pick_rows(in_blocks(), {2, 3, 6, 7});
   EXPECT_EQ(part.rows, 4);
   EXPECT_EQ(part.format, kBlocks);
   expect_values(part, row_of);
-  expect_values(deinterleave(in_blocks(), 4, 2, 0), [](std::int64_t row) { return 2 * row; });
+  expect_values(pick_rows(in_blocks(), by_turns(4, 2, 0)), [](std::int64_t row) { return 2 * row; });
   expect_values(pick_rows(in_blocks(), {5, 0, 5}), [](std::int64_t row) { return row == 1 ? 0 : 5; });
   const WeightGroup blocks = pick_rows(in_blocks(), {4, 5, 0, 1});
   EXPECT_EQ(blocks.format, kBlocks);
@@ -234,37 +234,6 @@ TEST(WeightGroupTest, PlainPartsAreOneMatrix) {
   EXPECT_THROW(plain_rows(other), InternalError);
   const WeightGroup uneven[] = {parts[0], WeightGroup::plain(std::make_shared<Numbered>("d", 2, 4))};
   EXPECT_THROW(shape_of(uneven), InternalError);
-}
-
-class OneSource final : public WeightSource {
- public:
-  bool contains(std::string_view) const override { return true; }
-  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
-    return std::make_shared<Numbered>(std::string(name), shape[0], shape[1]);
-  }
-};
-
-TEST(WeightGroupTest, APrefixIsSpelledAsItStandsBeforeAName) {
-  OneSource source;
-  const RenamedWeights::Renames renames = {{"model.layers", "h"}, {"q_proj", "c_attn"}};
-  RenamedWeights renamed(source, renames);
-  const WeightGroup group = renamed.take_linear("model.layers.3.q_proj", 4, 2);
-  EXPECT_EQ(group.tensors.front().tensor->name(), "h.3.c_attn.weight");
-  EXPECT_EQ(group.rows, 4);
-  EXPECT_EQ(group.cols, 2);
-}
-
-TEST(WeightGroupTest, NoRenameSeesTheResultOfAnother) {
-  OneSource source;
-  const RenamedWeights renamed(source, {{"first", "second"}, {"second", "third"}, {"a.b", "c"}});
-  const auto name_of = [&](const char* name) { return RenamedWeights(renamed).take(name, {1, 1})->name(); };
-  EXPECT_EQ(name_of("x.first.weight"), "x.second.weight");
-  EXPECT_EQ(name_of("x.second.weight"), "x.third.weight");
-  EXPECT_EQ(name_of("first.second.first"), "second.third.second");
-  EXPECT_EQ(name_of("x.firsts.weight"), "x.firsts.weight");  // whole components only
-  EXPECT_EQ(name_of("x.a.b.weight"), "x.c.weight");
-  EXPECT_EQ(name_of("x.a.bb.weight"), "x.a.bb.weight");
-  EXPECT_EQ(name_of("a.b"), "c");
 }
 
 TEST(WeightGroupTest, ProductsOfInt8HaveSumsOf32Bits) {

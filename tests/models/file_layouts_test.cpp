@@ -41,6 +41,40 @@ std::vector<float> values_of(const WeightTensor& tensor) {
   return values;
 }
 
+class OneSource final : public WeightSource {
+ public:
+  bool contains(std::string_view name) const override { return name == "h.0.w"; }
+  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
+    return counted(std::string(name), shape);
+  }
+};
+
+TEST(FileLayoutsTest, APrefixIsSpelledAsItStandsBeforeAName) {
+  OneSource source;
+  const auto renamed = read_layout({.renames = {{"model.layers", "h"}, {"q_proj", "c_attn"}}}, {}, source);
+  const WeightGroup group = renamed->take_linear("model.layers.3.q_proj", 4, 2);
+  EXPECT_EQ(group.tensors.front().tensor->name(), "h.3.c_attn.weight");
+  EXPECT_EQ(group.rows, 4);
+  EXPECT_EQ(group.cols, 2);
+  EXPECT_TRUE(renamed->contains("model.layers.0.w"));
+  EXPECT_FALSE(renamed->contains("model.layers.1.w"));
+  EXPECT_TRUE(renamed->unclaimed().empty());
+}
+
+TEST(FileLayoutsTest, NoRenameSeesTheResultOfAnother) {
+  OneSource source;
+  const auto renamed =
+      read_layout({.renames = {{"first", "second"}, {"second", "third"}, {"a.b", "c"}}}, {}, source);
+  const auto name_of = [&](const char* name) { return renamed->take(name, {1, 1})->name(); };
+  EXPECT_EQ(name_of("x.first.weight"), "x.second.weight");
+  EXPECT_EQ(name_of("x.second.weight"), "x.third.weight");
+  EXPECT_EQ(name_of("first.second.first"), "second.third.second");
+  EXPECT_EQ(name_of("x.firsts.weight"), "x.firsts.weight");  // whole components only
+  EXPECT_EQ(name_of("x.a.b.weight"), "x.c.weight");
+  EXPECT_EQ(name_of("x.a.bb.weight"), "x.a.bb.weight");
+  EXPECT_EQ(name_of("a.b"), "c");
+}
+
 TEST(FileLayoutsTest, ATextPartIsFoundUnderEachOfItsNames) {
   for (const char* name : {"model.language_model.embed_tokens.weight",
                            "language_model.model.embed_tokens.weight", "model.embed_tokens.weight"}) {

@@ -58,7 +58,7 @@ class Mxfp4 final : public QuantizationMethod {
     const WeightGroup expert =
         slice_rows(take_all(linear, tensor, name.index, rows), name.index * rows, rows);
     if (!is_half) return expert;
-    return deinterleave(expert, linear.rows(), 2, name.projection == "gate_proj" ? 0 : 1);
+    return pick_rows(expert, by_turns(linear.rows(), 2, name.projection == "gate_proj" ? 0 : 1));
   }
 
  private:
