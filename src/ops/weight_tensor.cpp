@@ -60,45 +60,6 @@ WeightTensorPtr pick_elements(const WeightTensorPtr& tensor, std::vector<std::in
                  });
 }
 
-// A matrix as it is stored, which does not change once it is read.
-class WholeMatrix {
- public:
-  explicit WholeMatrix(WeightTensorPtr matrix) : matrix_(std::move(matrix)) {}
-
-  // Writes columns [begin, begin + count) as rows, in the matrix's dtype.
-  void copy_columns(std::int64_t begin, std::int64_t count, void* to) {
-    if (size_of(matrix_->dtype()) == 4)
-      copy_columns<std::uint32_t>(begin, count, to);
-    else
-      copy_columns<std::uint16_t>(begin, count, to);
-  }
-
- private:
-  template <typename Bits>
-  void copy_columns(std::int64_t begin, std::int64_t count, void* to) {
-    const auto* in = static_cast<const Bits*>(whole()) + begin;
-    auto* out = static_cast<Bits*>(to);
-    const std::int64_t rows = matrix_->rows();
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < count; ++j) out[j * rows + i] = in[i * matrix_->cols() + j];
-    }
-  }
-  const void* whole() {
-    const std::lock_guard lock(mutex_);
-    if (values_.empty()) {
-      std::vector<std::byte> values(static_cast<std::size_t>(matrix_->rows() * matrix_->cols()) *
-                                    size_of(matrix_->dtype()));
-      matrix_->read_rows(0, Tensor(values.data(), matrix_->dtype(), {matrix_->rows(), matrix_->cols()}));
-      values_ = std::move(values);
-    }
-    return values_.data();
-  }
-
-  WeightTensorPtr matrix_;
-  std::mutex mutex_;
-  std::vector<std::byte> values_;
-};
-
 }  // namespace
 
 WeightTensor::WeightTensor(std::string name, DType dtype, std::vector<std::int64_t> shape, ReadRows read)
@@ -129,15 +90,36 @@ WeightTensorPtr pick_matrix(WeightTensorPtr tensor, std::int64_t index) {
 }
 
 WeightTensorPtr transpose(WeightTensorPtr tensor) {
-  const std::vector<std::int64_t>& shape = tensor->shape();
-  QUIRE_CHECK(shape.size() == 2, "{} is no matrix", tensor->name());
-  const DType dtype = tensor->dtype();
-  const auto whole = std::make_shared<WholeMatrix>(tensor);
-  return view_of(*tensor, {shape[1], shape[0]}, [whole, dtype](std::int64_t row, const Tensor& dst) {
-    if (dst.dtype() == dtype) return whole->copy_columns(row, dst.dim(0), dst.data());
-    std::vector<std::byte> stored(static_cast<std::size_t>(dst.numel()) * size_of(dtype));
-    whole->copy_columns(row, dst.dim(0), stored.data());
-    convert(dtype, stored.data(), dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
+  const std::int64_t rows = tensor->rows(), cols = tensor->cols();
+  QUIRE_CHECK(tensor->shape().size() == 2, "{} is no matrix", tensor->name());
+  struct Whole {
+    std::mutex mutex;
+    std::vector<std::byte> values;  // as they are stored, from the first read on
+  };
+  const auto whole = std::make_shared<Whole>();
+  return view_of(*tensor, {cols, rows}, [=](std::int64_t row, const Tensor& dst) {
+    const DType dtype = tensor->dtype();
+    {
+      const std::lock_guard lock(whole->mutex);
+      if (whole->values.empty()) {
+        std::vector<std::byte> values(static_cast<std::size_t>(rows * cols) * size_of(dtype));
+        tensor->read_rows(0, Tensor(values.data(), dtype, {rows, cols}));
+        whole->values = std::move(values);
+      }
+    }
+    const bool converts = dst.dtype() != dtype;
+    std::vector<std::byte> stored(converts ? static_cast<std::size_t>(dst.numel()) * size_of(dtype) : 0);
+    const auto exchange = [&]<typename Bits>() {
+      const auto* in = reinterpret_cast<const Bits*>(whole->values.data()) + row;
+      auto* out = converts ? reinterpret_cast<Bits*>(stored.data()) : dst.data_as<Bits>();
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < dst.dim(0); ++j) out[j * rows + i] = in[i * cols + j];
+      }
+    };
+    size_of(dtype) == 4 ? exchange.template operator()<std::uint32_t>()
+                        : exchange.template operator()<std::uint16_t>();
+    if (converts)
+      convert(dtype, stored.data(), dst.dtype(), dst.data(), static_cast<std::size_t>(dst.numel()));
   });
 }
 
