@@ -16,44 +16,35 @@ constexpr std::array<float, 16> kNf4Table = {
     -1.0F,        -0.69619280F, -0.52507305F, -0.39491749F, -0.28444138F, -0.18477343F, -0.0910500363F, 0.0F,
     0.079580300F, 0.16093020F,  0.24611230F,  0.33791524F,  0.44070983F,  0.56261700F,  0.72295684F,    1.0F};
 
-constexpr std::string_view kNames[] = {"none", "fp8", "int8", "int4", "nf4"};  // by Quantization
-
 struct Recipe {
-  LinearFormat format;
+  std::string_view name;
   float largest;  // what a block's largest magnitude becomes
+  LinearFormat format;
 };
 
-Recipe recipe_of(Quantization quantization) {
-  constexpr std::int64_t kWhole = LinearFormat::kWhole;
-  switch (quantization) {
-    case Quantization::kFp8:
-      return {{.code = CodeType::kE4m3,
-               .bits = 8,
-               .block_cols = kWhole,
-               .scale = ScaleType::kF32,
-               .input = {.code = InputFormat::Code::kE4m3}},
-              448};
-    case Quantization::kInt8:
-      return {{.code = CodeType::kInt,
-               .bits = 8,
-               .code_offset = 128,
-               .block_cols = kWhole,
-               .scale = ScaleType::kF32,
-               .input = {.code = InputFormat::Code::kI8}},
-              127};
-    case Quantization::kInt4:
-      return {
-          {.code = CodeType::kInt, .bits = 4, .code_offset = 8, .block_cols = 128, .scale = ScaleType::kF16},
-          7.5F};
-    default:
-      return {{.code = CodeType::kTable,
-               .bits = 4,
-               .table = kNf4Table,
-               .block_cols = 64,
-               .scale = ScaleType::kF32},
-              1};
-  }
-}
+constexpr Recipe kRecipes[] = {  // by Quantization
+    {"none", 1, {}},
+    {"fp8",
+     448,
+     {.code = CodeType::kE4m3,
+      .bits = 8,
+      .block_cols = LinearFormat::kWhole,
+      .scale = ScaleType::kF32,
+      .input = {.code = InputFormat::Code::kE4m3}}},
+    {"int8",
+     127,
+     {.code = CodeType::kInt,
+      .bits = 8,
+      .code_offset = 128,
+      .block_cols = LinearFormat::kWhole,
+      .scale = ScaleType::kF32,
+      .input = {.code = InputFormat::Code::kI8}}},
+    {"int4",
+     7.5F,
+     {.code = CodeType::kInt, .bits = 4, .code_offset = 8, .block_cols = 128, .scale = ScaleType::kF16}},
+    {"nf4",
+     1,
+     {.code = CodeType::kTable, .bits = 4, .table = kNf4Table, .block_cols = 64, .scale = ScaleType::kF32}}};
 
 // Of a value that is divided by its block's scale.
 std::uint8_t code_of(const LinearFormat& format, float value) {
@@ -87,10 +78,10 @@ float scale_of(const Recipe& recipe, std::span<const float> block, const std::st
   return scale > 0 ? scale : 1;
 }
 
-// The blocks' scales, or the codes, of a matrix in a float type.
+// The blocks' scales, or the codes, of a matrix in a float type. recipe: of kRecipes.
 WeightTensorPtr quantized_tensor(const WeightTensorPtr& matrix, const Recipe& recipe, bool is_scale) {
   const std::int64_t cols = matrix->cols(), width = std::min(recipe.format.block_cols, cols);
-  const auto read = [=](std::int64_t row, const Tensor& dst) {
+  const auto read = [=, &recipe](std::int64_t row, const Tensor& dst) {
     std::vector<float> values(cols);
     for (std::int64_t i = 0; i < dst.dim(0); ++i) {
       matrix->read_rows(row + i, Tensor(values.data(), DType::kF32, {1, cols}));
@@ -113,19 +104,19 @@ WeightTensorPtr quantized_tensor(const WeightTensorPtr& matrix, const Recipe& re
 }  // namespace
 
 Quantization parse_quantization(std::string_view name) {
-  const auto found = std::ranges::find(kNames, name);
-  if (found == std::end(kNames))
+  const auto found = std::ranges::find(kRecipes, name, &Recipe::name);
+  if (found == std::end(kRecipes))
     fail("quantization {} is not known; use {}", in_quotes(name), kQuantizations);
-  return static_cast<Quantization>(found - std::begin(kNames));
+  return static_cast<Quantization>(found - std::begin(kRecipes));
 }
 
 std::string_view to_string(Quantization quantization) {
-  return kNames[static_cast<std::size_t>(quantization)];
+  return kRecipes[static_cast<std::size_t>(quantization)].name;
 }
 
 WeightGroup quantized(WeightGroup group, Quantization quantization) {
   if (quantization == Quantization::kNone || !group.format.is_plain()) return group;
-  const Recipe recipe = recipe_of(quantization);
+  const Recipe& recipe = kRecipes[static_cast<std::size_t>(quantization)];
   const WeightTensorPtr matrix = group.tensors.front().tensor;
   return {{{WeightPart::kWeight, quantized_tensor(matrix, recipe, false)},
            {WeightPart::kScale, quantized_tensor(matrix, recipe, true)}},
