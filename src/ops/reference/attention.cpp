@@ -7,18 +7,12 @@
 
 #include "ops/host_copies.h"
 #include "ops/linear_format.h"
+#include "ops/reference/rows.h"
 
 namespace quire {
 namespace {
 
 // One head of one token, in float32.
-void norm_head(float* head, const Tensor& weight, std::int64_t dim, float eps) {
-  float squares = 0;
-  for (std::int64_t i = 0; i < dim; ++i) squares += head[i] * head[i];
-  const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(dim) + eps);
-  for (std::int64_t i = 0; i < dim; ++i) head[i] = head[i] * inverse * weight.data_as<const float>()[i];
-}
-
 void rotate_head(float* head, const Tensor& cos_sin, std::int64_t position) {
   const std::int64_t half = cos_sin.dim(1) / 2;
   const auto* cosines = cos_sin.data_as<const float>() + position * cos_sin.stride(0);
@@ -147,6 +141,9 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
   const auto* k_scales = near.k_scales.data_as<const float>();
   const auto* v_scales = near.v_scales.data_as<const float>();
   std::vector<float> head(dim);
+  const auto normalise = [&](const Tensor& weight) {
+    norm_row(head.data(), head.data(), dim, {weight, {}, near.norm_eps});
+  };
   dispatch_float(near.qkv.dtype(), [&]<typename T>() {
     for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
       T* qkv = near.qkv.data_as<T>() + t * near.qkv.stride(0);
@@ -157,13 +154,9 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
       };
       const auto transform = [&](const T* from, const Tensor& norm) {
         read(from);
-        const auto norm_where = [&](bool after_rotary) {
-          if (norm.defined() && near.norm_after_rotary == after_rotary)
-            norm_head(head.data(), norm, dim, near.norm_eps);
-        };
-        norm_where(false);
+        if (!near.norm_after_rotary) normalise(norm);
         if (near.cos_sin.defined()) rotate_head(head.data(), near.cos_sin, position);
-        norm_where(true);
+        if (near.norm_after_rotary) normalise(norm);
       };
       const float q_scale = near.q_scale.defined() ? near.q_scale.data_as<const float>()[position] : 1;
       for (std::int64_t h = 0; h < near.num_heads; ++h) {
@@ -177,7 +170,7 @@ void Backend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& 
         transform(key, near.k_norm);
         keys.store<T>(block, h, offset, head, k_scales == nullptr ? nullptr : k_scales + h);
         read(key + near.num_kv_heads * dim);
-        if (near.v_norm.defined()) norm_head(head.data(), near.v_norm, dim, near.norm_eps);
+        normalise(near.v_norm);
         values.store<T>(block, h, offset, head, v_scales == nullptr ? nullptr : v_scales + h);
       }
     }

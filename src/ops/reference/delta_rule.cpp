@@ -65,20 +65,16 @@ void Backend::sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gat
 void Backend::gated_norm(const Tensor& out, const Tensor& x, const Tensor& gate, const NormParams& params) {
   HostCopies host(*this, "gated_norm");
   const Tensor to = host.update(out), from = host.read(x), by = host.read(gate);
-  const Tensor near = host.read(params.weight);
-  const auto* weight = near.data_as<const float>();
-  const std::int64_t n = near.dim(0);
+  const NormParams near = {host.read(params.weight), {}, params.eps};
+  const std::int64_t n = near.weight.dim(0);
+  std::vector<float> normed(n);
   dispatch_float(out.dtype(), [&]<typename T>() {
     for (std::int64_t head = 0; head < x.dim(0) * x.dim(1) / n; ++head) {
       const std::int64_t t = head * n / x.dim(1), first = head * n % x.dim(1);
-      const float* values = row<const float>(from, t) + first;
-      float squares = 0;
-      for (std::int64_t i = 0; i < n; ++i) squares += values[i] * values[i];
-      const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(n) + params.eps);
+      norm_row(normed.data(), row<const float>(from, t) + first, n, near);
       for (std::int64_t i = 0; i < n; ++i) {
         const float z = to_float(row<const T>(by, t)[first + i]);
-        row<T>(to, t)[first + i] =
-            from_float<T>(values[i] * inverse * weight[i] * activated(z, Activation::kSilu));
+        row<T>(to, t)[first + i] = from_float<T>(normed[i] * activated(z, Activation::kSilu));
       }
     }
   });

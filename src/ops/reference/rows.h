@@ -3,8 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/tensor.h"
-#include "ops/activation.h"
+#include "ops/ops.h"
 
 namespace quire {
 
@@ -29,6 +28,27 @@ inline float activated(float x, Activation activation) {
       break;
   }
   return x;
+}
+
+// One row; RMSNorm, with a bias LayerNorm, without a weight a copy. out may be x.
+template <typename Out, typename In>
+void norm_row(Out* out, const In* x, std::int64_t n, const NormParams& params) {
+  const auto* weight = params.weight.data_as<const float>();
+  const auto* bias = params.bias.data_as<const float>();
+  if (weight == nullptr) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = from_float<Out>(to_float(x[i]));
+    return;
+  }
+  float center = 0;
+  for (std::int64_t i = 0; bias != nullptr && i < n; ++i) center += to_float(x[i]);
+  center /= static_cast<float>(n);
+  float squares = 0;
+  for (std::int64_t i = 0; i < n; ++i) squares += (to_float(x[i]) - center) * (to_float(x[i]) - center);
+  const float inverse = 1.0F / std::sqrt(squares / static_cast<float>(n) + params.eps);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = (to_float(x[i]) - center) * inverse * weight[i];
+    out[i] = from_float<Out>(bias == nullptr ? value : value + bias[i]);
+  }
 }
 
 }  // namespace quire
