@@ -39,7 +39,6 @@ class PlanningBackend final : public Backend {
   }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     const auto [rows, cols] = shape_of(parts);
-    has_codes_ |= !parts.front().format.is_plain();
     note(parts);
     plan_.input_rounding.is_done |= parts.front().format.input.code != InputFormat::Code::kNone;
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
@@ -49,12 +48,10 @@ class PlanningBackend final : public Backend {
   std::unique_ptr<ExpertWeights> make_experts(std::span<const ExpertParts> experts, const ExpertShape& shape,
                                               DType dtype) override {
     for (const ExpertParts& expert : experts) note(std::array{expert.gate, expert.up, expert.down});
-    has_codes_ |= !experts.front().down.format.is_plain();
     plan_.experts.emplace_back(shape, real_.expert_bytes(experts, dtype));
     plan_.weights += plan_.experts.back().bytes();
     return std::make_unique<ExpertWeights>(plan_.experts.back());
   }
-  bool has_codes() const { return has_codes_; }
   // Names and columns of the matrices that are no plain ones.
   const std::map<std::string, std::int64_t>& coded() const { return coded_; }
   void linear(const Tensor&, const Tensor&, const LinearWeights&, const Tensor&) override {}
@@ -70,7 +67,6 @@ class PlanningBackend final : public Backend {
 
   const Backend& real_;
   MemoryPlan& plan_;
-  bool has_codes_ = false;
   std::map<std::string, std::int64_t> coded_;
 };
 
@@ -142,7 +138,7 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   for (const LinearWeights& matrix : plan.matrices) widest = std::max(widest, matrix.in_features());
   for (const ExpertWeights& experts : plan.experts)
     widest = std::max({widest, experts.shape().hidden_size, experts.shape().intermediate_size});
-  plan.workspace += backend.reserved_bytes(widest, planning.has_codes(), runner.attention_shapes());
+  plan.workspace += backend.reserved_bytes(widest, !planning.coded().empty(), runner.attention_shapes());
   plan.input_rounding.is_left_out =
       config.weight_only && (shapes.rounds_inputs() || rounds_inputs(config.quantization));
   plan.connections = config.connection_bytes;
