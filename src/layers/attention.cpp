@@ -82,12 +82,8 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   const StateSpec spec = {input_.num_heads, input_.num_kv_heads, options.head_dim, options.window};
   state_ = options.shared_state ? *options.shared_state : context.states.declare(spec);
   const CacheCode code = context.states.spec_of(state_).code;
-  const auto upload_scales = [&](const std::string& name) {
-    const std::vector<float> scales = cache_scales(context, prefix, name, options.num_kv_heads, code);
-    return scales.empty() ? Tensor() : workspace.upload(scales);
-  };
-  input_.k_scales = upload_scales("k");
-  input_.v_scales = upload_scales("v");
+  input_.k_scales = workspace.upload(cache_scales(context, prefix, "k", options.num_kv_heads, code));
+  input_.v_scales = workspace.upload(cache_scales(context, prefix, "v", options.num_kv_heads, code));
   if (options.alibi) {
     const std::vector<float> slopes = alibi_slopes(options.num_heads);
     const auto first = slopes.begin() + std::ptrdiff_t{context.comm.rank()} * input_.num_heads;
@@ -106,11 +102,7 @@ Attention::Attention(const LoadContext& context, const std::string& prefix, cons
   }
   if (options.value_norm && !options.shared_state)
     input_.v_norm = workspace.upload(std::vector<float>(options.head_dim, 1));
-  if (options.sinks) {
-    const WeightTensorPtr all = context.weights.take(prefix + ".sinks", {options.num_heads});
-    scores_.sinks = workspace.load(
-        *slice_cols(all, std::int64_t{context.comm.rank()} * input_.num_heads, input_.num_heads));
-  }
+  if (options.sinks) scores_.sinks = load_share(context, prefix + ".sinks", options.num_heads);
   qkv_ = workspace.activation("qkv", context.dtype, qkv_proj_.out_features());
   heads_ =
       workspace.activation("attention", context.dtype, std::int64_t{input_.num_heads} * options.head_dim);

@@ -65,10 +65,10 @@ LmHead::LmHead(const LoadContext& context, std::shared_ptr<const LinearWeights> 
       vocab_size_(vocab_size),
       cap_(cap) {
   const std::int64_t rows = context.max_output_rows;
-  local_logits_ = context.workspace.allocate(DType::kF32, rows, weights_->out_features());
+  local_logits_ = context.workspace.allocate(DType::kF32, {rows, weights_->out_features()});
   logits_ = comm_.size() == 1
                 ? local_logits_
-                : context.workspace.allocate(DType::kF32, rows, weights_->out_features() * comm_.size());
+                : context.workspace.allocate(DType::kF32, {rows, weights_->out_features() * comm_.size()});
 }
 
 LmHead::LmHead(const LoadContext& context, const std::string& prefix, std::int64_t vocab_size,

@@ -47,9 +47,8 @@ ExpertBiases load_expert_biases(const LoadContext& context, const std::string& p
     gate_up.push_back(even_shard(name + ".up_proj", options.intermediate_size, context.comm));
     down.push_back({name + ".down_proj", options.hidden_size, 0, options.hidden_size});
   }
-  const std::vector<float> of_sum = load_biases(context, down);  // rank 0 adds it
   return {context.workspace.upload(load_biases(context, gate_up)),
-          context.comm.rank() == 0 ? context.workspace.upload(of_sum) : Tensor()};
+          context.workspace.upload(load_biases(context, down, /*of_sum=*/true))};
 }
 
 }  // namespace
@@ -81,8 +80,7 @@ Experts::Experts(const LoadContext& context, const std::string& prefix, const Ex
   logits_ = workspace.activation("router_logits", DType::kF32, options.num_experts);
   routing_ = {workspace.activation("routed_experts", DType::kI32, options.top_k),
               workspace.activation("routed_weights", DType::kF32, options.top_k)};
-  const std::size_t bytes = backend_.expert_workspace_bytes(shape, context.dtype);
-  if (bytes > 0) workspace_ = workspace.scratch("experts", bytes);
+  workspace_ = workspace.scratch("experts", backend_.expert_workspace_bytes(shape, context.dtype));
   out_ = workspace.activation(options.shared_size > 0 ? "experts_out" : "block_out", context.dtype,
                               options.hidden_size);
   if (options.shared_size == 0) return;

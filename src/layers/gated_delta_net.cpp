@@ -53,12 +53,8 @@ GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& pref
   const int ranks = context.comm.size(), heads = options.num_value_heads / ranks;
   const std::int64_t values = values_of(options) / ranks, channels = 2 * keys_of(options) / ranks + values;
   Workspace& workspace = context.workspace;
-  const auto load = [&](const char* name) {
-    const WeightTensorPtr all = context.weights.take(prefix + name, {options.num_value_heads});
-    return workspace.load(*slice_cols(all, std::int64_t{context.comm.rank()} * heads, heads));
-  };
-  net_.rule.a_log = load(".A_log");
-  net_.rule.dt_bias = load(".dt_bias");
+  net_.rule.a_log = load_share(context, prefix + ".A_log", options.num_value_heads);
+  net_.rule.dt_bias = load_share(context, prefix + ".dt_bias", options.num_value_heads);
   net_.rule.num_key_heads = options.num_key_heads / ranks;
   const DeltaRuleShape shape = {net_.rule.num_key_heads, heads, options.key_dim, options.value_dim};
   net_.rule.workspace =

@@ -10,15 +10,6 @@
 namespace quire {
 namespace {
 
-// Elements [begin, begin + count) of a vector of the checkpoint, behind the others.
-void append_bias(const LoadContext& context, const ColumnShard& part, std::vector<float>& bias) {
-  const WeightTensorPtr values =
-      slice_cols(context.weights.take(part.prefix + ".bias", {part.out_features}), part.begin, part.count);
-  bias.resize(bias.size() + static_cast<std::size_t>(part.count));
-  values->read_rows(
-      0, Tensor(&bias[bias.size() - static_cast<std::size_t>(part.count)], DType::kF32, {1, part.count}));
-}
-
 std::vector<WeightGroup> column_shards(const LoadContext& context, const std::vector<ColumnShard>& parts,
                                        std::int64_t in_features) {
   std::vector<WeightGroup> shards;
@@ -30,13 +21,6 @@ std::vector<WeightGroup> column_shards(const LoadContext& context, const std::ve
   return shards;
 }
 
-// Of the sum over the ranks: rank 0 adds it.
-std::vector<float> bias_of_sum(const LoadContext& context, const std::string& prefix,
-                               std::int64_t out_features) {
-  std::vector<float> bias = load_biases(context, {{prefix, out_features, 0, out_features}});
-  return context.comm.rank() == 0 ? bias : std::vector<float>();
-}
-
 }  // namespace
 
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm) {
@@ -44,10 +28,21 @@ ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Comm
   return {std::move(prefix), out_features, comm.rank() * count, count};
 }
 
-std::vector<float> load_biases(const LoadContext& context, const std::vector<ColumnShard>& parts) {
-  std::vector<float> bias;
-  for (const ColumnShard& part : parts) append_bias(context, part, bias);
-  return bias;
+Tensor load_share(const LoadContext& context, const std::string& name, std::int64_t size) {
+  const ColumnShard share = even_shard(name, size, context.comm);
+  return context.workspace.load(*slice_cols(context.weights.take(name, {size}), share.begin, share.count));
+}
+
+std::vector<float> load_biases(const LoadContext& context, const std::vector<ColumnShard>& parts,
+                               bool of_sum) {
+  std::vector<float> biases;
+  for (const ColumnShard& part : parts) {
+    std::vector<float> all(part.out_features);
+    context.weights.take(part.prefix + ".bias", {part.out_features})
+        ->read_rows(0, Tensor(all.data(), DType::kF32, {1, part.out_features}));
+    biases.insert(biases.end(), all.begin() + part.begin, all.begin() + part.begin + part.count);
+  }
+  return of_sum && context.comm.rank() != 0 ? std::vector<float>() : biases;
 }
 
 WeightGroup take_row_shard(const LoadContext& context, const std::string& prefix, std::int64_t out_features,
@@ -122,6 +117,7 @@ ColumnParallelLinear::ColumnParallelLinear(const LoadContext& context, const std
 RowParallelLinear::RowParallelLinear(const LoadContext& context, const std::string& prefix,
                                      std::int64_t out_features, std::int64_t in_features, bool has_bias)
     : Product(context, std::array{take_row_shard(context, prefix, out_features, in_features)},
-              has_bias ? bias_of_sum(context, prefix, out_features) : std::vector<float>()) {}
+              has_bias ? load_biases(context, {{prefix, out_features, 0, out_features}}, /*of_sum=*/true)
+                       : std::vector<float>()) {}
 
 }  // namespace quire

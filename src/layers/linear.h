@@ -21,8 +21,13 @@ struct ColumnShard {
 // This rank's equal share of the rows.
 ColumnShard even_shard(std::string prefix, std::int64_t out_features, const Communicator& comm);
 
-// PREFIX.bias of the parts, those elements of each, one behind the other.
-std::vector<float> load_biases(const LoadContext& context, const std::vector<ColumnShard>& parts);
+// This rank's equal share of a vector, in float32 on the device.
+Tensor load_share(const LoadContext& context, const std::string& name, std::int64_t size);
+
+// PREFIX.bias of the parts, those elements of each, one behind the other. of_sum: of a sum over the ranks, to
+// which rank 0 adds them; others have none.
+std::vector<float> load_biases(const LoadContext& context, const std::vector<ColumnShard>& parts,
+                               bool of_sum = false);
 
 // This rank's equal share of the columns of the matrix PREFIX [out_features, in_features].
 WeightGroup take_row_shard(const LoadContext& context, const std::string& prefix, std::int64_t out_features,

@@ -52,7 +52,7 @@ HeadsNorm::HeadsNorm(const LoadContext& context, const std::string& prefix, std:
   if (comm_.size() == 1) return;
   const std::string name = "heads of all ranks, " + std::to_string(columns) + " columns each";
   whole_ = context.workspace.activation(name, context.dtype, comm_.size() * columns);
-  zeros_ = context.workspace.allocate(context.dtype, 1, comm_.size() * columns);
+  zeros_ = context.workspace.allocate(context.dtype, {1, comm_.size() * columns});
 }
 
 // A sum brings the ranks' columns together, each among zeros: that is one collective for all rows.

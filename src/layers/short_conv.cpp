@@ -26,10 +26,7 @@ ConvParams load_short_conv(const LoadContext& context, const std::string& prefix
   ConvParams params = {
       .weight = context.workspace.load_matrix(*transpose(slice_rows(all, channels.begin, channels.count))),
       .bias = {}};
-  if (options.bias) {
-    const WeightTensorPtr bias = context.weights.take(prefix + ".bias", {options.hidden_size});
-    params.bias = context.workspace.load(*slice_cols(bias, channels.begin, channels.count));
-  }
+  if (options.bias) params.bias = load_share(context, prefix + ".bias", options.hidden_size);
   return params;
 }
 

@@ -88,7 +88,7 @@ void stretch_longrope(const ModelConfig::RotaryConfig& rotary, int max_model_len
 Tensor make_cos_sin(const LoadContext& context, const RotaryFrequencies& frequencies) {
   constexpr std::int64_t kChunk = 4096;  // positions computed on the host at a time
   const auto half = std::ssize(frequencies.inverse_frequencies);
-  const Tensor table = context.workspace.allocate(DType::kF32, context.max_model_len, 2 * half);
+  const Tensor table = context.workspace.allocate(DType::kF32, {context.max_model_len, 2 * half});
   std::vector<float> rows(std::min<std::int64_t>(kChunk, table.dim(0)) * 2 * half);
   for (std::int64_t first = 0; first < table.dim(0); first += kChunk) {
     const std::int64_t count = std::min(kChunk, table.dim(0) - first);

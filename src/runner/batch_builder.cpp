@@ -14,8 +14,8 @@ BatchBuilder::BatchBuilder(Backend& backend, const RuntimeConfig& config, std::s
     workspaces_.push_back(workspace.scratch("attention" + std::to_string(shapes_.size()),
                                             backend.attention_workspace_bytes(shapes_.back())));
   }
-  block_tables_ = workspace.allocate(DType::kI32, table_index(config.cache.layout.num_lanes(), 0),
-                                     config.max_table_rows());
+  block_tables_ = workspace.allocate(
+      DType::kI32, {table_index(config.cache.layout.num_lanes(), 0), config.max_table_rows()});
   host_tables_.resize(block_tables_.numel());
 }
 

@@ -33,20 +33,16 @@ Sampler::Sampler(Backend& backend, Communicator& comm, const LmHead& head, const
       token_states_(backend, config, workspace),
       workspace_(workspace.scratch(
           "sampling", backend.sampling_workspace_bytes(config.max_output_rows(), config.spec.vocab_size))),
-      output_rows_(workspace.allocate(config.dtype, config.max_output_rows(), config.spec.hidden_size)),
+      output_rows_(workspace.allocate(config.dtype, {config.max_output_rows(), config.spec.hidden_size})),
       logprobs_(workspace.scratch(
           "logprobs", LogprobRows::bytes(config.max_output_rows(),
                                          std::max(config.max_logprobs,
                                                   std::min(kMaxNamedLogprobs, config.spec.vocab_size))))),
       seats_(static_cast<std::size_t>(config.max_num_seqs)) {
-  const auto allocate = [&workspace](std::int64_t n) {
-    const Tensor column = workspace.allocate(DType::kI32, n, 1);
-    return Tensor(column.data(), DType::kI32, {n}, column.device());
-  };
   const std::int64_t share = comm.rows_a_share(config.max_num_seqs);
-  last_tokens_ = allocate(config.max_num_seqs);
-  tokens_ = allocate(share * comm.size());
-  own_tokens_ = allocate(share);
+  last_tokens_ = workspace.allocate(DType::kI32, {config.max_num_seqs});
+  tokens_ = workspace.allocate(DType::kI32, {share * comm.size()});
+  own_tokens_ = workspace.allocate(DType::kI32, {share});
 }
 
 Sampler::Samples Sampler::make_samples() const {

@@ -8,13 +8,13 @@ namespace quire {
 TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config, Workspace& workspace)
     : backend_(backend), of_token_(static_cast<std::size_t>(config.spec.vocab_size)) {
   const std::int64_t cols = (config.spec.vocab_size + 63) / 64 * 64;  // whole vectors of every device
-  const Tensor all = workspace.allocate(DType::kI16, config.max_num_seqs + 2, cols);
+  const Tensor all = workspace.allocate(DType::kI16, {config.max_num_seqs + 2, cols});
   states_ = all.rows(0, config.max_num_seqs);
   blank_rows_ = all.rows(config.max_num_seqs, 2);
   std::vector<std::uint16_t> forbidden(cols, token_state::kForbidden);
   backend.copy(blank_rows_.rows(1, 1), Tensor(forbidden.data(), DType::kI16, {1, cols}));
   backend.wait(backend.record());  // the values may go away now
-  device_entries_ = workspace.allocate(DType::kI32, kEntries, 2);
+  device_entries_ = workspace.allocate(DType::kI32, {kEntries, 2});
   host_entries_ = backend.allocate(kMaxStepsInFlight * device_entries_.bytes(), MemoryKind::kHost);
 }
 
