@@ -217,10 +217,8 @@ void weigh(const AttentionScratch& scratch, std::int64_t row, const TileView& vi
     total += weight;
   }
   const F factor = exp(Vec::set1(old_top - new_top));
-  float factors[kLanes];
-  Vec::store(factors, factor);
   scratch.tops[row] = new_top;
-  scratch.totals[row] = scratch.totals[row] * factors[0] + sum_lanes(total);
+  scratch.totals[row] = scratch.totals[row] * factor[0] + sum_lanes(total);
   float* sums = scratch.sums + row * scratch.width;
   for (std::int64_t i = 0; i < scratch.width; i += kLanes) Vec::store(sums + i, Vec::load(sums + i) * factor);
 }

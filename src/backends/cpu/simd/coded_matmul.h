@@ -154,12 +154,6 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
   }
 }
 
-[[gnu::always_inline]] inline F e4m3_to_floats(Vec::I code) {
-  const Vec::I sign = Vec::left(code & Vec::set1(0x80U), 8);
-  const Vec::I magnitude = Vec::left(code & Vec::set1(0x7FU), 7);
-  return Vec::halves_to_floats(sign | magnitude) * Vec::set1(256.0F);
-}
-
 // Calls use(load) with load(p, i): a vector of scales from the i-th on.
 void with_scales(ScaleType type, const auto& use) {
   const auto bytes = [&](const auto& value) {
@@ -181,7 +175,7 @@ void with_scales(ScaleType type, const auto& use) {
     case ScaleType::kI8:
       return bytes([](Vec::I x) { return Vec::signed_to_floats(Vec::right_signed(Vec::left(x, 24), 24)); });
     case ScaleType::kE4m3:
-      return bytes(e4m3_to_floats);
+      return bytes([](Vec::I x) { return e4m3_as_halves(x) * Vec::set1(256.0F); });
     default:  // E8M0; below 1 lies a subnormal
       return bytes([](Vec::I x) {
         const F power = Vec::as_floats(Vec::left(x, 23));

@@ -7,6 +7,12 @@
 namespace quire::simd {
 namespace {
 
+// Codes of E4M3 read as the upper bits of a binary16, which has a bias of 8 more: values / 256.
+[[gnu::always_inline]] inline F e4m3_as_halves(Vec::I code) {
+  const Vec::I sign = Vec::left(code & Vec::set1(0x80U), 8);
+  return Vec::halves_to_floats(sign | Vec::left(code & Vec::set1(0x7FU), 7));
+}
+
 // How a step reads codes: one word of each row. kActivations: floats of each token that it takes, which are
 // pairs where kPairs is set.
 //
@@ -15,7 +21,6 @@ template <CodeType kCode>
 struct WordFloats {
   static constexpr bool kOfBytes = kCode != CodeType::kTable;
   static constexpr int kActivations = kOfBytes ? 4 : 8;
-  // E4M3 is read as the upper bits of a binary16, which has a bias of 8 more.
   static constexpr float kScale = kCode == CodeType::kE4m3 ? 256.0F : 1.0F;
   Vec::Table table;
 
@@ -31,9 +36,7 @@ struct WordFloats {
     } else if constexpr (kCode == CodeType::kInt) {
       return Vec::signed_to_floats(Vec::right_signed(Vec::left(word, 24 - kBit), 24));
     } else {
-      const Vec::I code = Vec::right(Vec::left(word, 24 - kBit), 24);
-      const Vec::I sign = Vec::left(code & Vec::set1(0x80U), 8);
-      return Vec::halves_to_floats(sign | Vec::left(code & Vec::set1(0x7FU), 7));
+      return e4m3_as_halves(Vec::right(Vec::left(word, 24 - kBit), 24));
     }
   }
   template <int M, int NV, int kColumn = 0>

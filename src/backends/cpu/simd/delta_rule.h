@@ -31,9 +31,7 @@ struct DeltaChunk {
 
 template <typename T>
 [[gnu::always_inline]] inline float load_one(const T* p) {
-  float lanes[kLanes];
-  Vec::store(lanes, load_some(p, 1));
-  return lanes[0];
+  return load_some(p, 1)[0];
 }
 
 // factor * x / sqrt(x . x + 1e-6).

@@ -48,18 +48,6 @@ struct Vec {
     const F sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
   }
-  // x * 2^n for whole n from -126 to 127.
-  static F scale_by_power(F x, F n) {
-    const __m256i power = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-    return x * _mm256_castsi256_ps(_mm256_slli_epi32(power, 23));
-  }
-  // x = mantissa * 2^exponent of a normal positive x, the mantissa in [0.75, 1.5).
-  static F split(F x, F& exponent) {
-    const __m256i bits = _mm256_castps_si256(x);
-    const __m256i power = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3F400000)), 23);
-    exponent = _mm256_cvtepi32_ps(power);
-    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(power, 23)));
-  }
 
   static I set1(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
   static I load_ints(const std::uint32_t* p) { return load_bits(p); }
@@ -104,7 +92,9 @@ struct Vec {
   static I right(I x, int n) { return _mm256_srli_epi32(x, n); }
   static I right_signed(I x, int n) { return _mm256_srai_epi32(x, n); }
   static F signed_to_floats(I x) { return _mm256_cvtepi32_ps(x); }
+  static I floats_to_signed(F x) { return _mm256_cvtps_epi32(x); }  // to nearest
   static I add_ints(I a, I b) { return _mm256_add_epi32(a, b); }
+  static I sub_ints(I a, I b) { return _mm256_sub_epi32(a, b); }
   // The lowest bytes; the others are zero.
   static void store_bytes(std::uint8_t* p, I x) {
     const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

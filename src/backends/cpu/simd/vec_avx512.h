@@ -53,18 +53,6 @@ struct Vec {
         _mm256_hadd_ps(_mm256_hadd_ps(halved(a), halved(b)), _mm256_hadd_ps(halved(c), halved(d)));
     return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
   }
-  // x * 2^n for whole n from -126 to 127.
-  static F scale_by_power(F x, F n) {
-    const __m512i power = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return x * _mm512_castsi512_ps(_mm512_slli_epi32(power, 23));
-  }
-  // x = mantissa * 2^exponent of a normal positive x, the mantissa in [0.75, 1.5).
-  static F split(F x, F& exponent) {
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i power = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3F400000)), 23);
-    exponent = _mm512_cvtepi32_ps(power);
-    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(power, 23)));
-  }
 
   static I set1(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
   static I load_ints(const std::uint32_t* p) { return _mm512_loadu_si512(p); }
@@ -104,7 +92,9 @@ struct Vec {
   static I right(I x, int n) { return _mm512_srli_epi32(x, static_cast<unsigned>(n)); }
   static I right_signed(I x, int n) { return _mm512_srai_epi32(x, static_cast<unsigned>(n)); }
   static F signed_to_floats(I x) { return _mm512_cvtepi32_ps(x); }
+  static I floats_to_signed(F x) { return _mm512_cvtps_epi32(x); }  // to nearest
   static I add_ints(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I sub_ints(I a, I b) { return _mm512_sub_epi32(a, b); }
   // The lowest bytes.
   static void store_bytes(std::uint8_t* p, I x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
