@@ -6,14 +6,6 @@
 namespace quire {
 namespace {
 
-std::int64_t keys_of(const DeltaNetOptions& options) {
-  return std::int64_t{options.num_key_heads} * options.key_dim;
-}
-
-std::int64_t values_of(const DeltaNetOptions& options) {
-  return std::int64_t{options.num_value_heads} * options.value_dim;
-}
-
 std::vector<ColumnShard> delta_net_shards(const Communicator& comm, const std::string& prefix,
                                           const DeltaNetOptions& options) {
   shard_size(options.num_key_heads, comm, "key heads of " + prefix);
@@ -21,10 +13,10 @@ std::vector<ColumnShard> delta_net_shards(const Communicator& comm, const std::s
   const auto add = [&](const char* name, std::int64_t rows) -> ColumnShard& {
     return shards.emplace_back(even_shard(prefix + name, rows, comm));
   };
-  add(".in_proj_q", keys_of(options));
-  add(".in_proj_k", keys_of(options));
-  add(".in_proj_v", values_of(options));
-  add(".in_proj_z", values_of(options));
+  add(".in_proj_q", options.keys());
+  add(".in_proj_k", options.keys());
+  add(".in_proj_v", options.values());
+  add(".in_proj_z", options.values());
   // Errors of rates would add up over the tokens.
   add(".in_proj_b", options.num_value_heads).stays_plain = true;
   add(".in_proj_a", options.num_value_heads).stays_plain = true;
@@ -33,7 +25,7 @@ std::vector<ColumnShard> delta_net_shards(const Communicator& comm, const std::s
 
 // The convolution of this rank's q, k and v, f32 [width, channels].
 Tensor load_conv(const LoadContext& context, const std::string& name, const DeltaNetOptions& options) {
-  const std::int64_t keys = keys_of(options), values = values_of(options);
+  const std::int64_t keys = options.keys(), values = options.values();
   const WeightTensorPtr all = context.weights.take(name, {2 * keys + values, options.conv_width});
   std::vector<WeightTensorPtr> parts;
   for (const auto& [begin, size] : {std::pair(std::int64_t{0}, keys), {keys, keys}, {2 * keys, values}}) {
@@ -49,9 +41,9 @@ GatedDeltaNet::GatedDeltaNet(const LoadContext& context, const std::string& pref
                              const DeltaNetOptions& options)
     : backend_(context.backend),
       in_proj_(context, delta_net_shards(context.comm, prefix, options), options.hidden_size),
-      out_proj_(context, prefix + ".out_proj", options.hidden_size, values_of(options)) {
+      out_proj_(context, prefix + ".out_proj", options.hidden_size, options.values()) {
   const int ranks = context.comm.size(), heads = options.num_value_heads / ranks;
-  const std::int64_t values = values_of(options) / ranks, channels = 2 * keys_of(options) / ranks + values;
+  const std::int64_t values = options.values() / ranks, channels = 2 * options.keys() / ranks + values;
   Workspace& workspace = context.workspace;
   net_.rule.a_log = load_share(context, prefix + ".A_log", options.num_value_heads);
   net_.rule.dt_bias = load_share(context, prefix + ".dt_bias", options.num_value_heads);

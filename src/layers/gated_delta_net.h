@@ -15,6 +15,10 @@ struct DeltaNetOptions {
   int value_dim = 0;        // of a head
   int conv_width = 0;       // tokens that the convolution sees, a token itself included
   float norm_eps = 0;
+
+  // Of all heads.
+  std::int64_t keys() const { return std::int64_t{num_key_heads} * key_dim; }
+  std::int64_t values() const { return std::int64_t{num_value_heads} * value_dim; }
 };
 
 // Linear attention by the gated delta rule (Yang et al., "Gated delta networks", 2025): queries, keys and

@@ -22,8 +22,7 @@ struct FusedPart {
 // alone (as GGUF files have them).
 void add_delta_net(const DeltaNetOptions& options, bool by_head, bool gate_apart,
                    std::vector<FusedPart>& parts) {
-  const std::int64_t keys = std::int64_t{options.num_key_heads} * options.key_dim;
-  const std::int64_t values = std::int64_t{options.num_value_heads} * options.value_dim;
+  const std::int64_t keys = options.keys(), values = options.values();
   const bool with_gate = by_head && !gate_apart;
   const int heads = with_gate ? options.num_key_heads : 1;
   const std::int64_t all = 2 * keys + (with_gate ? 2 : 1) * values, rates = options.num_value_heads;

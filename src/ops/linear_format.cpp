@@ -68,16 +68,9 @@ std::array<float, 256> code_values(const LinearFormat& format) {
 }
 
 DType dtype_of(ScaleType type) {
-  switch (type) {
-    case ScaleType::kF32:
-      return DType::kF32;
-    case ScaleType::kF16:
-      return DType::kF16;
-    case ScaleType::kI8:
-      return DType::kI8;
-    default:
-      return DType::kU8;
-  }
+  constexpr DType kTypes[] = {DType::kU8, DType::kF32, DType::kF16, DType::kU8,  // by ScaleType
+                              DType::kI8, DType::kU8,  DType::kU8};
+  return kTypes[static_cast<std::size_t>(type)];
 }
 
 void read_scales(ScaleType type, const void* scales, std::int64_t n, float* out) {

@@ -44,20 +44,11 @@ bool is_available(CpuIsa isa) {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
                            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
-  switch (isa) {
-    case CpuIsa::kReference:
-      return true;
-    case CpuIsa::kAvx2:
-      return avx2;
-    case CpuIsa::kAvx512:
-      return avx512;
-    case CpuIsa::kAvx512Bf16:
-      return avx512_bf16;
-    case CpuIsa::kAmx:
-      return avx512_bf16 && may_use_amx();
-  }
-#endif
+  const bool amx = avx512_bf16 && isa == CpuIsa::kAmx && may_use_amx();
+  return std::array{true, avx2, avx512, avx512_bf16, amx}[static_cast<std::size_t>(isa)];  // by CpuIsa
+#else
   return isa == CpuIsa::kReference;
+#endif
 }
 
 // On Intel's processors vdpbf16ps takes twice as long as a float32 product, so it gains nothing (Sapphire

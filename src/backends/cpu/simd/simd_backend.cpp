@@ -22,20 +22,11 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::int64_t kProductsOfPart = 1 << 17;
 
 const simd::Kernels& kernels_of(CpuIsa isa) {
-  switch (isa) {
 #if defined(__x86_64__)
-    case CpuIsa::kAvx2:
-      return simd::kAvx2Kernels;
-    case CpuIsa::kAvx512:
-      return simd::kAvx512Kernels;
-    case CpuIsa::kAvx512Bf16:
-      return simd::kAvx512Bf16Kernels;
-    case CpuIsa::kAmx:
-      return simd::kAmxKernels;
+  constexpr const simd::Kernels* kByIsa[] = {nullptr, &simd::kAvx2Kernels, &simd::kAvx512Kernels,
+                                             &simd::kAvx512Bf16Kernels, &simd::kAmxKernels};
+  if (const simd::Kernels* kernels = kByIsa[static_cast<std::size_t>(isa)]) return *kernels;
 #endif
-    default:
-      break;
-  }
   QUIRE_CHECK(false, "no kernels for {}", to_string(isa));
 }
 
