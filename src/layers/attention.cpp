@@ -116,7 +116,8 @@ Tensor Attention::forward(const Tensor& x, const Step& step) const {
   AttentionInput input = input_;
   const Tensor projected = qkv_.rows(0, tokens);
   input.qkv = projected.columns(0, (std::int64_t{input.num_heads} + 2 * input.num_kv_heads) * input.head_dim);
-  const auto [cache, batch] = step.state(state_);
+  const KvCacheLayer& cache = step.caches[state_];
+  const AttentionBatch& batch = step.batches[step.lane_of[state_]];
   qkv_proj_.forward(projected, x);
   if (q_norm_) {
     q_norm_->forward(input.queries());

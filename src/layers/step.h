@@ -78,12 +78,6 @@ class StateDeclarations {
   std::vector<std::vector<std::int64_t>> fixed_;
 };
 
-// A layer's state in a step.
-struct LayerState {
-  const KvCacheLayer& cache;
-  const AttentionBatch& batch;  // of its lane
-};
-
 // One step, as every layer sees it.
 struct Step {
   Tensor token_ids;                           // i32 [tokens]
@@ -93,11 +87,6 @@ struct Step {
   std::span<const int> lane_of;               // by StateId
   std::span<const Tensor> fixed_states = {};  // by FixedStateId: f32 [slots, its shape], strided by slots
   StateBatch state_batch = {};                // of all of them
-
-  LayerState state(StateId id) const {
-    const auto i = static_cast<std::size_t>(id);
-    return {caches[i], batches[lane_of[i]]};
-  }
 };
 
 }  // namespace quire

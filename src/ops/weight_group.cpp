@@ -16,16 +16,11 @@ std::int64_t num_blocks_of(std::int64_t n, std::int64_t block) { return (n + blo
 
 // Rows and columns of the matrix that one element of a part stands for.
 MatrixShape block_of(const LinearFormat& format, WeightPart part) {
-  switch (part) {
-    case WeightPart::kScale:
-    case WeightPart::kOffset:
-      return {format.block_rows, format.block_cols};
-    case WeightPart::kSuperScale:
-    case WeightPart::kSuperMinimum:
-      return {format.block_rows, format.super_cols};
-    default:
-      return {1, 1};
-  }
+  if (part == WeightPart::kScale || part == WeightPart::kOffset)
+    return {format.block_rows, format.block_cols};
+  if (part == WeightPart::kSuperScale || part == WeightPart::kSuperMinimum)
+    return {format.block_rows, format.super_cols};
+  return {1, 1};
 }
 
 // Changes every tensor that stands for elements of the matrix by change(tensor, what an element of it stands
