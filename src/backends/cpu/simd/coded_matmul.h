@@ -19,18 +19,18 @@ namespace {
 
 // Some tokens times some rows of a chunk.
 struct CodedOperands {
-  float* sums;                // [tokens][kPanel]
-  const float* a;             // [tiles][columns of the chunk][tokens of the tile], floats or pairs
-  const float* group_sums;    // of -x, [groups][tokens], or null
-  const float* input_scales;  // the same
-  std::int64_t tokens;        // of the job: from group to group
-  const std::byte* codes;     // of each step, the rows side by side
-  std::int64_t ahead;         // bytes from codes to what is fetched meanwhile
-  std::int64_t stride;        // bytes from step to step
-  std::int64_t steps;         // of the chunk
-  std::int64_t group_steps;
-  const float* scales;  // [groups][kPanel]
-  const float* minima;  // the same
+  float* sums;                          // [tokens][kPanel]
+  const float* a;                       // [tiles][columns of the chunk][tokens of the tile], floats or pairs
+  const float* group_sums = nullptr;    // of -x, [groups][tokens], or null
+  const float* input_scales = nullptr;  // the same
+  std::int64_t tokens;                  // of the job: from group to group
+  const std::byte* codes;               // of each step, the rows side by side
+  std::int64_t ahead;                   // bytes from codes to what is fetched meanwhile
+  std::int64_t stride;                  // bytes from step to step
+  std::int64_t steps;                   // of the chunk
+  std::int64_t group_steps = 0;
+  const float* scales = nullptr;  // [groups][kPanel]
+  const float* minima = nullptr;  // the same
 };
 
 // What was widened in memory: steps of W, of one row of floats or of pairs.
@@ -377,16 +377,11 @@ void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t
       multiply_chunk(WordBytes(), rows, sizeof(std::uint32_t),
                      {.sums = scratch,
                       .a = job.activations + job.tokens * k / layout.word_columns,
-                      .group_sums = nullptr,
-                      .input_scales = nullptr,
                       .tokens = job.tokens,
                       .codes = chunk + parts.codes,
                       .ahead = parts.end,
                       .stride = rows * std::int64_t{sizeof(std::uint32_t)},
-                      .steps = columns / layout.word_columns,
-                      .group_steps = 0,
-                      .scales = nullptr,
-                      .minima = nullptr});
+                      .steps = columns / layout.word_columns});
       chunk += parts.end;
     }
     scale_sums<true>(job, first, rows, scratch);

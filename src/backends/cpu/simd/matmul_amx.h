@@ -69,12 +69,12 @@ void prepare_tiles(const LinearJob& job, std::int64_t begin, std::int64_t end) {
 
 // Tokens times rows of weights, both in whole tiles.
 struct TileOperands {
-  float* sums;          // [tokens][kPanel]
-  const float* a;       // [steps][tokens][kTile], pairs or fours
-  std::int64_t a_step;  // pairs from step to step
-  const std::byte* b;   // [steps][kTile][rows], pairs or fours
-  std::int64_t b_row;   // bytes from one pair of k to the next
-  std::int64_t steps;
+  float* sums;                   // [tokens][kPanel]
+  const float* a = nullptr;      // [steps][tokens][kTile], pairs or fours
+  std::int64_t a_step;           // pairs from step to step
+  const std::byte* b = nullptr;  // [steps][kTile][rows], pairs or fours
+  std::int64_t b_row;            // bytes from one pair of k to the next
+  std::int64_t steps = 0;
   bool adds = true;      // to the sums; else they begin here
   std::int64_t run = 0;  // steps of b that lie together, a power of two; 0: all
   std::int64_t gap = 0;  // bytes behind each run
@@ -203,13 +203,7 @@ void multiply_last_step(std::int64_t tokens, std::int64_t rows, std::int64_t cou
 void multiply_plain_panel(const LinearJob& job, std::int64_t rows, const std::byte* weights, float* scratch) {
   const std::int64_t tokens = round_up(job.tokens, kTile);
   const std::int64_t whole = job.padded / kTileDepth * kTileDepth;
-  TileOperands o = {.sums = scratch,
-                    .a = nullptr,
-                    .a_step = tokens * kTile,
-                    .b = nullptr,
-                    .b_row = rows * 4,
-                    .steps = 0,
-                    .adds = false};
+  TileOperands o = {.sums = scratch, .a_step = tokens * kTile, .b_row = rows * 4, .adds = false};
   for (std::int64_t k = 0; k < whole; k += kTiledDepth) {
     const std::int64_t count = smaller(whole - k, kTiledDepth);
     o.a = job.activations + k / 2 * tokens;
@@ -228,13 +222,8 @@ void multiply_plain_panel(const LinearJob& job, std::int64_t rows, const std::by
 void multiply_byte_panel(const LinearJob& job, std::int64_t rows, const std::byte* panel, float* scratch) {
   constexpr std::int64_t kDepth = 2 * kTileDepth, kMaxChunks = 4;
   const std::int64_t tokens = round_up(job.tokens, kTile), span = job.coded->span;
-  TileOperands o = {.sums = scratch,
-                    .a = job.activations,
-                    .a_step = tokens * kTile,
-                    .b = nullptr,
-                    .b_row = rows * 4,
-                    .steps = 0,
-                    .adds = false};
+  TileOperands o = {
+      .sums = scratch, .a = job.activations, .a_step = tokens * kTile, .b_row = rows * 4, .adds = false};
   for (std::int64_t k = 0; k < job.padded;) {
     const std::int64_t left = job.padded - k, columns = smaller(left, span);
     const CodedChunk parts(*job.coded, rows, columns);
