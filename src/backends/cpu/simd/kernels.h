@@ -143,11 +143,11 @@ struct LinearJob {
 };
 
 struct NormJob {
-  Rows out;     // [rows, n]
-  Rows x;       // [rows, n]
-  Rows update;  // [rows, n] added to x, which is f32, first; or null
-  float update_scale;
-  float sum_scale;      // of x with the update
+  Rows out;          // [rows, n]
+  Rows x;            // [rows, n]
+  Rows update = {};  // [rows, n] added to x, which is f32, first; or null
+  float update_scale = 0;
+  float sum_scale = 1;  // of x with the update
   const float* weight;  // [n]
   const float* bias;    // [n]: LayerNorm; or null: RMSNorm
   std::int64_t n;

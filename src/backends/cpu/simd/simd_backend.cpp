@@ -43,33 +43,28 @@ simd::StatesView states_of(const Tensor& slots, const StateBatch& batch) {
 simd::CacheView view_of(const KvCacheLayer& cache, DType dtype) {
   const Tensor& keys = cache.keys;
   for (int i = 0; i < 3; ++i) QUIRE_CHECK(keys.stride(i) == cache.values.stride(i));
-  simd::CacheView view = {};
-  view.keys = keys.data();
-  view.values = cache.values.data();
-  view.dtype = dtype;
-  view.block_stride = keys.stride(0);
-  view.head_stride = keys.stride(1);
-  view.row_stride = keys.stride(2);
-  view.block_size = keys.dim(2);
-  view.code = cache.code;
-  if (cache.code == CacheCode::kNone) return view;
-  view.key_scales = cache.key_scales.data_as<float>();
-  view.value_scales = cache.value_scales.data_as<float>();
-  view.scale_block_stride = cache.key_scales.stride(0);
-  view.scale_head_stride = cache.key_scales.stride(1);
-  return view;
+  return {.keys = keys.data(),
+          .values = cache.values.data(),
+          .dtype = dtype,
+          .block_stride = keys.stride(0),
+          .head_stride = keys.stride(1),
+          .row_stride = keys.stride(2),
+          .block_size = keys.dim(2),
+          .code = cache.code,
+          .key_scales = cache.key_scales.data_as<float>(),
+          .value_scales = cache.value_scales.data_as<float>(),
+          .scale_block_stride = cache.key_scales.stride(0),
+          .scale_head_stride = cache.key_scales.stride(1)};
 }
 
 // Without an update.
 simd::NormJob norm_job(const Tensor& out, const Tensor& x, const NormParams& params) {
-  simd::NormJob job = {};
-  job.out = rows_of(out);
-  job.x = rows_of(x);
-  job.weight = floats_or_null(params.weight);
-  job.bias = floats_or_null(params.bias);
-  job.n = x.dim(1);
-  job.eps = params.eps;
-  return job;
+  return {.out = rows_of(out),
+          .x = rows_of(x),
+          .weight = floats_or_null(params.weight),
+          .bias = floats_or_null(params.bias),
+          .n = x.dim(1),
+          .eps = params.eps};
 }
 
 simd::ActivationJob activation_job(const Tensor& out, const Tensor& x, Activation activation) {
@@ -270,26 +265,23 @@ void SimdBackend::cap(const Tensor& x, float cap) {
 
 void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLayer& cache,
                                    const AttentionBatch& batch) {
-  simd::RotateAndStoreJob job = {};
-  job.qkv = rows_of(input.qkv);
-  job.cache = view_of(cache, input.qkv.dtype());
-  job.q_norm = floats_or_null(input.q_norm);
-  job.k_norm = floats_or_null(input.k_norm);
-  job.v_norm = floats_or_null(input.v_norm);
-  job.norm_eps = input.norm_eps;
-  job.norm_after_rotary = input.norm_after_rotary;
-  job.q_scale = floats_or_null(input.q_scale);
-  job.k_scales = floats_or_null(input.k_scales);
-  job.v_scales = floats_or_null(input.v_scales);
-  if (input.cos_sin.defined()) {
-    job.cos_sin = rows_of(input.cos_sin);
-    job.rotary_dim = input.cos_sin.dim(1);
-  }
-  job.num_heads = input.num_heads;
-  job.num_kv_heads = input.num_kv_heads;
-  job.head_dim = input.head_dim;
-  job.positions = ints_of(batch.positions);
-  job.slots = ints_of(batch.slot_mapping);
+  const simd::RotateAndStoreJob job = {.qkv = rows_of(input.qkv),
+                                       .cache = view_of(cache, input.qkv.dtype()),
+                                       .q_norm = floats_or_null(input.q_norm),
+                                       .k_norm = floats_or_null(input.k_norm),
+                                       .v_norm = floats_or_null(input.v_norm),
+                                       .cos_sin = rows_of(input.cos_sin),
+                                       .rotary_dim = input.cos_sin.dim(1),
+                                       .q_scale = floats_or_null(input.q_scale),
+                                       .k_scales = floats_or_null(input.k_scales),
+                                       .v_scales = floats_or_null(input.v_scales),
+                                       .norm_eps = input.norm_eps,
+                                       .norm_after_rotary = input.norm_after_rotary,
+                                       .num_heads = input.num_heads,
+                                       .num_kv_heads = input.num_kv_heads,
+                                       .head_dim = input.head_dim,
+                                       .positions = ints_of(batch.positions),
+                                       .slots = ints_of(batch.slot_mapping)};
   if (scratch_floats_ == 0) reserve({});
   split(batch.num_tokens, input.qkv.dim(1), kElementsOfPart,
         [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -326,19 +318,19 @@ std::shared_ptr<const AttentionPlan> SimdBackend::plan_attention(const Attention
 void SimdBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
                             const AttentionBatch& batch, const AttentionScores& scores) {
   const std::int64_t dim = cache.keys.dim(3);
-  simd::AttentionJob job = {};
-  job.q = rows_of(q);
-  job.out = rows_of(out);
-  job.cache = view_of(cache, q.dtype());
-  job.block_tables = ints_of(batch.block_tables);
-  job.table_stride = batch.block_tables.stride(0);
-  job.group = q.dim(1) / dim / cache.keys.dim(1);
-  job.head_dim = dim;
-  job.scale = scores.scale;
-  job.cap = scores.cap;
-  job.window = scores.window == 0 ? std::numeric_limits<std::int32_t>::max() : scores.window;
-  job.slopes = floats_or_null(scores.alibi_slopes);
-  job.sinks = floats_or_null(scores.sinks);
+  const simd::AttentionJob job = {
+      .q = rows_of(q),
+      .out = rows_of(out),
+      .cache = view_of(cache, q.dtype()),
+      .block_tables = ints_of(batch.block_tables),
+      .table_stride = batch.block_tables.stride(0),
+      .group = q.dim(1) / dim / cache.keys.dim(1),
+      .head_dim = dim,
+      .scale = scores.scale,
+      .cap = scores.cap,
+      .window = scores.window == 0 ? std::numeric_limits<std::int32_t>::max() : scores.window,
+      .slopes = floats_or_null(scores.alibi_slopes),
+      .sinks = floats_or_null(scores.sinks)};
   const std::vector<simd::AttentionSpan>& spans = dynamic_cast<const SpanPlan&>(*batch.plan).spans;
   // The last spans of a prompt see the longest context, and the pool begins with them.
   pool_.run(static_cast<int>(spans.size()),
