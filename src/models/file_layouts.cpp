@@ -153,7 +153,7 @@ class FileWeights final : public WeightSource {
     }
     const FusedPart* part = find(prefix);
     if (part == nullptr) return reordered(name, take_renamed(name, shape), shape[0]);
-    return reordered(name, cut(take_renamed(name, {part->whole_size}), *part, slice_cols), shape[0]);
+    return reordered(name, cut(take_renamed(name, {part->whole_size}), *part), shape[0]);
   }
 
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
@@ -164,7 +164,7 @@ class FileWeights final : public WeightSource {
     WeightGroup group = transposed_ && prefix.ends_with("_proj")
                             ? transpose(file_.take_linear(file_prefix, cols, size))
                             : file_.take_linear(file_prefix, size, cols);
-    if (part != nullptr) group = cut(std::move(group), *part, slice_rows);
+    if (part != nullptr) group = cut(std::move(group), *part);
     return reordered(prefix, std::move(group), rows);
   }
 
@@ -195,9 +195,7 @@ class FileWeights final : public WeightSource {
 
   // A tensor or a group of them.
   template <typename Weights>
-  Weights cut(Weights whole, const FusedPart& part,
-              Weights (*slice)(Weights whole, std::int64_t begin, std::int64_t count)) const {
-    if (part.num_heads == 1) return slice(std::move(whole), part.begin, part.size);
+  static Weights cut(Weights whole, const FusedPart& part) {
     std::vector<std::int64_t> rows;
     const std::int64_t each = part.size / part.num_heads;
     for (std::int64_t i = 0; i < part.size; ++i)
