@@ -105,21 +105,6 @@ struct FusedExpert {
   std::int64_t index = 0;
   int parts = 1;  // whose columns lie by turns
   int part = 0;
-
-  static std::optional<FusedExpert> find(std::string_view prefix) {
-    constexpr std::string_view kExperts = ".experts.";
-    const std::size_t begin = prefix.find(kExperts), last = prefix.rfind('.');
-    if (begin == prefix.npos) return {};
-    FusedExpert expert;
-    const char* const number = prefix.data() + begin + kExperts.size();
-    std::from_chars(number, prefix.data() + last, expert.index);
-    const std::string_view projection = prefix.substr(last + 1);
-    if (projection != "down_proj") expert.parts = 2;
-    if (projection == "up_proj") expert.part = 1;
-    expert.tensor = std::string(prefix.substr(0, begin + kExperts.size())) +
-                    (expert.parts == 2 ? "gate_up_proj" : "down_proj");
-    return expert;
-  }
 };
 
 class FileWeights final : public WeightSource {
@@ -174,9 +159,18 @@ class FileWeights final : public WeightSource {
   }
   // Where the file has its tensor, with this ending.
   std::optional<FusedExpert> find_expert(std::string_view prefix, const char* ending) const {
-    std::optional<FusedExpert> expert;
-    if (experts_ != FileLayout::Experts::kApart) expert = FusedExpert::find(prefix);
-    return expert && contains(expert->tensor + ending) ? expert : std::nullopt;
+    constexpr std::string_view kExperts = ".experts.";
+    const std::size_t begin = prefix.find(kExperts), last = prefix.rfind('.');
+    if (experts_ == FileLayout::Experts::kApart || begin == prefix.npos) return {};
+    FusedExpert expert;
+    const char* const number = prefix.data() + begin + kExperts.size();
+    std::from_chars(number, prefix.data() + last, expert.index);
+    const std::string_view projection = prefix.substr(last + 1);
+    if (projection != "down_proj") expert.parts = 2;
+    if (projection == "up_proj") expert.part = 1;
+    expert.tensor = std::string(prefix.substr(0, begin + kExperts.size())) +
+                    (expert.parts == 2 ? "gate_up_proj" : "down_proj");
+    return contains(expert.tensor + ending) ? std::optional(expert) : std::nullopt;
   }
   WeightGroup take_expert(const FusedExpert& expert, std::int64_t rows, std::int64_t cols) {
     const std::int64_t all_rows = expert.parts * rows;
