@@ -145,8 +145,6 @@ class Backend : public Device {
   const char* last_op() const { return last_op_.load(std::memory_order_relaxed); }
   std::uint64_t num_ops() const { return num_ops_.load(std::memory_order_relaxed); }
 
-  virtual bool supports(DType dtype) const = 0;  // for weights, activations and the KV cache
-
   // Packs the parts' rows, one below the other, as one matrix. Every part is [out, in_features], and they are
   // alike (num_alike). Of a matrix of codes the columns are in the codes' order. dtype: of the activations,
   // and of the weights where they are plain. Error where the format is not supported.

@@ -16,7 +16,6 @@ class PlanningBackend final : public Backend {
 
   std::string_view name() const override { return real_.name(); }
   DeviceKind device() const override { return real_.device(); }
-  bool supports(DType dtype) const override { return real_.supports(dtype); }
   std::size_t total_memory() const override { return real_.total_memory(); }
   Buffer allocate(std::size_t bytes, MemoryKind kind) override {
     (kind == MemoryKind::kHost ? plan_.host : plan_.workspace) += bytes;

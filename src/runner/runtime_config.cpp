@@ -20,14 +20,12 @@ constexpr std::size_t kMaxAutoCacheBytes = std::size_t{4} << 30;
 // What the driver takes of a GPU after start: kernels as they are first run, and graphs.
 constexpr std::size_t kDriverReserve = std::size_t{256} << 20;
 
-DType resolve_dtype(const std::string& name, const ModelConfig& model, const Backend& backend) {
+DType resolve_dtype(const std::string& name, const ModelConfig& model) {
   constexpr std::array kFloats = {DType::kF32, DType::kBF16, DType::kF16};
   const auto named = std::ranges::find(kFloats, name, [](DType d) { return to_string(d); });
   if (name != "auto" && named == kFloats.end())
     fail("dtype \"{}\" is not known; use auto, float32, bfloat16 or float16", name);
-  const DType dtype = name == "auto" ? model.dtype().value_or(DType::kF32) : *named;
-  if (!backend.supports(dtype)) fail("dtype {} is not supported on {}", to_string(dtype), backend.name());
-  return dtype;
+  return name == "auto" ? model.dtype().value_or(DType::kF32) : *named;
 }
 
 CacheCode resolve_cache_code(const std::string& name) {
@@ -170,7 +168,7 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
   if (runtime.spec.max_model_len < 2) {
     fail("config.json: a context of {} tokens; it must have at least 2", runtime.spec.max_model_len);
   }
-  runtime.dtype = resolve_dtype(config.dtype, model, backend);
+  runtime.dtype = resolve_dtype(config.dtype, model);
   runtime.quantization = parse_quantization(config.quantization);
   if (runtime.quantization != Quantization::kNone && formats != nullptr)
     fail(

@@ -41,7 +41,6 @@ class FarBackend final : public Backend {
     std::memcpy(place(dst), place(src), src.bytes());
   }
 
-  bool supports(DType dtype) const override { return near_.supports(dtype); }
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     return near_.make_linear(parts, dtype);
   }

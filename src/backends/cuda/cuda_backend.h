@@ -25,7 +25,6 @@ class CudaBackend final : public Backend {
 
   std::string_view name() const override { return name_; }
   DeviceKind device() const override { return DeviceKind::kCuda; }
-  bool supports(DType dtype) const override { return is_float(dtype); }
   bool asynchronous() const override { return true; }
 
   std::size_t total_memory() const override { return memory().total; }

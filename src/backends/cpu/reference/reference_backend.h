@@ -21,7 +21,6 @@ class ReferenceBackend : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
   DeviceKind device() const override { return DeviceKind::kCpu; }
-  bool supports(DType dtype) const override { return is_float(dtype); }
 
   std::size_t total_memory() const override;
   Buffer allocate(std::size_t bytes, MemoryKind kind) override;
