@@ -108,15 +108,6 @@ std::vector<LayerAttention> attention_of_layers(const LoadContext& context, cons
   return layers;
 }
 
-DecoderModel::Layer::Layer(const LoadContext& context, int index, const DecoderConfig& config,
-                           const AttentionOptions& options)
-    : attention_norm(make_norm(context, index, &NormNames::attention, config)),
-      mixer(make_mixer(context, index, layer_prefix(index), config, options)),
-      after_attention_norm(make_norm(context, index, &NormNames::after_attention, config)),
-      mlp_norm(make_norm(context, index, &NormNames::mlp, config)),
-      after_mlp_norm(make_norm(context, index, &NormNames::after_mlp, config)),
-      mlp(make_mlp(context, index, layer_prefix(index) + "mlp", config)) {}
-
 DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& context)
     : embedding_(context, kEmbedding, config.vocab_size, config.hidden_size, config.embedding_scale),
       final_norm_(make_final_norm(context, config)),
@@ -134,7 +125,12 @@ DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& conte
   const std::vector<LayerAttention> attention = attention_of_layers(context, config);
   layers_.reserve(attention.size());
   for (int i = 0; i < config.num_layers; ++i) {
-    layers_.emplace_back(context, i, config, attention[i]);
+    layers_.push_back({.attention_norm = make_norm(context, i, &NormNames::attention, config),
+                       .mixer = make_mixer(context, i, layer_prefix(i), config, attention[i]),
+                       .after_attention_norm = make_norm(context, i, &NormNames::after_attention, config),
+                       .mlp_norm = make_norm(context, i, &NormNames::mlp, config),
+                       .after_mlp_norm = make_norm(context, i, &NormNames::after_mlp, config),
+                       .mlp = make_mlp(context, i, layer_prefix(i) + "mlp", config)});
     if (context.on_layer) context.on_layer(layers_.size(), attention.size());
   }
 }

@@ -72,9 +72,6 @@ class DecoderModel : public Model {
 
  private:
   struct Layer {
-    Layer(const LoadContext& context, int index, const DecoderConfig& config,
-          const AttentionOptions& options);
-
     // Some of the norms do nothing (NormKind::kNone).
     Norm attention_norm;
     std::variant<Attention, GatedDeltaNet, ShortConv> mixer;
