@@ -152,20 +152,7 @@ std::string to_event(const OrderedJson& json, std::string_view name) {
   return name.empty() ? data : format_text("event: {}\n{}", name, data);
 }
 
-std::string ChunkResponse::events(std::size_t prompt, const RequestUpdate& update) {
-  std::string events;
-  for (const OrderedJson& chunk : chunks(prompt, update)) events += to_event(chunk);
-  return events;
-}
-
-std::string ChunkResponse::last_events(const std::optional<Timings>& timings) {
-  const std::optional<OrderedJson> chunk = last(timings);
-  return (chunk ? to_event(*chunk) : "") + kDone;
-}
-
-std::string ChunkResponse::failure_events(const ApiError& error) {
-  return to_event(openai_error(error)) + kDone;
-}
+std::string Response::failure_events(const ApiError& error) { return to_event(openai_error(error)) + kDone; }
 
 OrderedJson begin_response(const ResponseHead& head, std::string_view object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
@@ -175,13 +162,13 @@ void add_fingerprint(OrderedJson& response, const ResponseHead& head) {
   if (!head.system_fingerprint.empty()) response["system_fingerprint"] = head.system_fingerprint;
 }
 
-std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
-                                      const std::optional<Timings>& timings) {
-  if (!request.include_usage && !request.timings) return std::nullopt;
+std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
+                       const std::optional<Timings>& timings) {
+  if (!request.include_usage && !request.timings) return kDone;
   begun["choices"] = OrderedJson::array();
   if (request.include_usage) begun["usage"] = usage_json(usage);
   add_timings(begun, request, timings, usage);
-  return begun;
+  return to_event(begun) + kDone;
 }
 
 void add_ending(OrderedJson& choice, const CompletionOutput& output) {

@@ -79,10 +79,11 @@ class Response {
 
   ResponseForm form() const { return form_; }
   // Of a stream: what an update of the prompt of that index adds, as events, none while there is no token
-  // yet; what ends it; and what ends it where it fails behind its first event.
+  // yet; what ends it; and what ends it where it fails behind its first event: unless said, as OpenAI's
+  // older streams do.
   virtual std::string events(std::size_t, const RequestUpdate&) { return {}; }
   virtual std::string last_events(const std::optional<Timings>&) { return {}; }
-  virtual std::string failure_events(const ApiError&) { return {}; }
+  virtual std::string failure_events(const ApiError& error);
   // Of a whole answer: what must be kept of an update, and the answer. outputs: of each prompt, in order, all
   // finished.
   virtual void take(const RequestUpdate&) {}
@@ -97,27 +98,13 @@ class Response {
   const ResponseForm form_;
 };
 
-// An answer whose stream is OpenAI's older one: each event is a chunk, the last one "data: [DONE]".
-class ChunkResponse : public Response {
- public:
-  // What an update adds; and what stands at the end, nothing where neither usage nor timings are asked for.
-  virtual std::vector<OrderedJson> chunks(std::size_t prompt, const RequestUpdate& update) = 0;
-  virtual std::optional<OrderedJson> last(const std::optional<Timings>& timings) const = 0;
-
-  std::string events(std::size_t prompt, const RequestUpdate& update) final;
-  std::string last_events(const std::optional<Timings>& timings) final;
-  std::string failure_events(const ApiError& error) final;
-
- protected:
-  using Response::Response;
-};
-
 // The whole answer or a chunk, without choices.
 OrderedJson begin_response(const ResponseHead& head, std::string_view object);
 void add_fingerprint(OrderedJson& response, const ResponseHead& head);
-// As Response::last: it has no choices.
-std::optional<OrderedJson> last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
-                                      const std::optional<Timings>& timings);
+// What ends OpenAI's older streams: where usage or timings are asked for a chunk with them, which has no
+// choices; then "data: [DONE]".
+std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
+                       const std::optional<Timings>& timings);
 
 // finish_reason ("abort" too when the time is up; null before the end) and stop_reason.
 void add_ending(OrderedJson& choice, const CompletionOutput& output);

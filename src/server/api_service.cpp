@@ -5,7 +5,6 @@
 #include <ctime>
 
 #include "base/log.h"
-#include "server/chat_response.h"
 #include "server/completion.h"
 #include "server/llama_completion.h"
 #include "server/messages.h"
@@ -191,7 +190,7 @@ void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
   CompletionRequest request = parse_completion_request(exchange->take_body(), model_);
   std::vector<EngineRequest> prompts = make_engine_requests(request, model_);
   ResponseHead head = response_head("cmpl-", *exchange, request);
-  generate(exchange, std::make_unique<CompletionResponse>(std::move(head), std::move(request), model_),
+  generate(exchange, make_completion_response(std::move(head), std::move(request), model_),
            std::move(prompts));
 }
 
@@ -200,7 +199,7 @@ void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   ChatRequest request = parse_chat_request(exchange->take_body(), model_, content_format_);
   generate_chat(exchange, std::move(request), [&](ChatRequest asked, const MakeParser& make_parser) {
     ResponseHead head = response_head("chatcmpl-", *exchange, asked);
-    return std::make_unique<ChatResponse>(std::move(head), std::move(asked), model_, make_parser);
+    return make_chat_response(std::move(head), std::move(asked), model_, make_parser);
   });
 }
 
@@ -230,8 +229,8 @@ void ApiService::create_message(const std::shared_ptr<Exchange>& exchange) {
       .model = model_, .format = content_format_, .reasons = output_format_.reasoning != nullptr};
   ChatRequest request = parse_messages_request(exchange->take_body(), reader);
   generate_chat(exchange, std::move(request), [&](const ChatRequest& asked, const MakeParser& make_parser) {
-    return std::make_unique<MessagesResponse>(response_head("msg_", *exchange, asked), asked, exchange->id(),
-                                              make_parser);
+    return make_messages_response(response_head("msg_", *exchange, asked), asked, exchange->id(),
+                                  make_parser);
   });
 }
 
@@ -285,8 +284,7 @@ void ApiService::llama_complete(const std::shared_ptr<Exchange>& exchange) {
     prompts.push_back(make_engine_request(request, std::move(tokens), model_,
                                           prompts.empty() ? nullptr : &prompts.back().params));
   ResponseHead head = response_head("cmpl-", *exchange, request);
-  generate(exchange, std::make_unique<LlamaResponse>(std::move(head), std::move(request), model_),
-           std::move(prompts));
+  generate(exchange, make_llama_response(std::move(head), std::move(request), model_), std::move(prompts));
 }
 
 void ApiService::apply_template(const std::shared_ptr<Exchange>& exchange) {

@@ -9,6 +9,7 @@
 
 #include "dialects/output_format.h"
 #include "server/api_response.h"
+#include "server/chat_request.h"
 
 namespace quire::server {
 
@@ -67,5 +68,9 @@ class BlockResponse : public Response {
   const bool reasons_;
   bool begun_ = false;
 };
+
+// The answer of /v1/chat/completions. The model outlives it.
+std::unique_ptr<Response> make_chat_response(ResponseHead head, ChatRequest request, const ServedModel& model,
+                                             const MakeParser& make_parser);
 
 }  // namespace quire::server

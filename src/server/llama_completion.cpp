@@ -177,6 +177,74 @@ OrderedJson probabilities(std::span<const PositionLogprobs> positions, const Tok
   return list;
 }
 
+class LlamaResponse final : public Response {
+ public:
+  LlamaResponse(ResponseHead head, LlamaRequest request, const ServedModel& model)
+      : Response(std::move(head), {.stream = request.stream}),
+        request_(std::move(request)),
+        model_(model),
+        sent_(request_.prompts.size() * request_.params.n) {}
+
+  std::string events(std::size_t prompt, const RequestUpdate& update) override {
+    std::string events;
+    if (!update.new_text.empty()) events = to_event(piece(prompt, update, update.new_text));
+    return update.output.finished() ? events + to_event(last_piece(prompt, update, "")) : events;
+  }
+
+  std::string failure_events(const ApiError& error) override { return to_event(openai_error(error)); }
+
+  OrderedJson body(Outputs outputs, const std::optional<Timings>&) override {
+    OrderedJson all = OrderedJson::array();
+    for (std::size_t prompt = 0; prompt < outputs.size(); ++prompt)
+      for (const CompletionOutput& output : outputs[prompt].outputs)
+        all.push_back(last_piece(prompt,
+                                 {.request = outputs[prompt], .output = output, .new_text = {}, .logits = {}},
+                                 output.text));
+    return all.size() == 1 ? std::move(all.front()) : all;
+  }
+
+ private:
+  // This text of an output, and all its tokens that were not told before.
+  OrderedJson piece(std::size_t prompt, const RequestUpdate& update, std::string_view text) {
+    const CompletionOutput& output = update.output;
+    const std::size_t index = prompt * request_.params.n + output.index;
+    const std::size_t first = std::exchange(sent_[index], output.token_ids.size());
+    OrderedJson json = {{"index", index}, {"content", text}, {"tokens", OrderedJson::array()}};
+    if (request_.return_tokens || form().stream) json["tokens"] = std::span(output.token_ids).subspan(first);
+    json["id_slot"] = -1;
+    json["stop"] = false;
+    json["tokens_predicted"] = output.token_ids.size();
+    json["tokens_evaluated"] = update.request.prompt_token_ids.size();
+    if (request_.params.logprobs)
+      json["completion_probabilities"] =
+          probabilities(std::span(output.logprobs).subspan(first), {model_.sampling.tokenizer});
+    if (request_.timings_per_token || output.finished())
+      json["timings"] = timings_json(timings_of(std::span(&update.request, 1)), usage_of(update));
+    return json;
+  }
+
+  OrderedJson last_piece(std::size_t prompt, const RequestUpdate& update, std::string_view text) {
+    const CompletionOutput& output = update.output;
+    const std::vector<TokenId>& tokens = update.request.prompt_token_ids;
+    const auto* word = std::get_if<std::string>(&output.stop_reason);
+    OrderedJson json = piece(prompt, update, text);
+    json["stop"] = true;
+    json["model"] = head_.model;
+    json["generation_settings"] = request_.settings;
+    json["prompt"] = model_.sampling.tokenizer ? model_.sampling.tokenizer->decode(tokens, false) : "";
+    json["has_new_line"] = output.text.find('\n') != std::string::npos;
+    json["truncated"] = std::ssize(tokens) + std::ssize(output.token_ids) >= model_.max_model_len;
+    json["stop_type"] = stop_type(output);
+    json["stopping_word"] = word == nullptr ? "" : *word;
+    json["tokens_cached"] = update.request.num_cached_tokens;
+    return json;
+  }
+
+  const LlamaRequest request_;
+  const ServedModel& model_;
+  std::vector<std::size_t> sent_;  // tokens of each output of each prompt
+};
+
 }  // namespace
 
 LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& model) {
@@ -195,61 +263,9 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
   return request;
 }
 
-LlamaResponse::LlamaResponse(ResponseHead head, LlamaRequest request, const ServedModel& model)
-    : Response(std::move(head), {.stream = request.stream}),
-      request_(std::move(request)),
-      model_(model),
-      sent_(request_.prompts.size() * request_.params.n) {}
-
-OrderedJson LlamaResponse::piece(std::size_t prompt, const RequestUpdate& update, std::string_view text) {
-  const CompletionOutput& output = update.output;
-  const std::size_t index = prompt * request_.params.n + output.index;
-  const std::size_t first = std::exchange(sent_[index], output.token_ids.size());
-  OrderedJson json = {{"index", index}, {"content", text}, {"tokens", OrderedJson::array()}};
-  if (request_.return_tokens || form().stream) json["tokens"] = std::span(output.token_ids).subspan(first);
-  json["id_slot"] = -1;
-  json["stop"] = false;
-  json["tokens_predicted"] = output.token_ids.size();
-  json["tokens_evaluated"] = update.request.prompt_token_ids.size();
-  if (request_.params.logprobs)
-    json["completion_probabilities"] =
-        probabilities(std::span(output.logprobs).subspan(first), {model_.sampling.tokenizer});
-  if (request_.timings_per_token || output.finished())
-    json["timings"] = timings_json(timings_of(std::span(&update.request, 1)), usage_of(update));
-  return json;
-}
-
-OrderedJson LlamaResponse::last_piece(std::size_t prompt, const RequestUpdate& update,
-                                      std::string_view text) {
-  const CompletionOutput& output = update.output;
-  const std::vector<TokenId>& tokens = update.request.prompt_token_ids;
-  const auto* word = std::get_if<std::string>(&output.stop_reason);
-  OrderedJson json = piece(prompt, update, text);
-  json["stop"] = true;
-  json["model"] = head_.model;
-  json["generation_settings"] = request_.settings;
-  json["prompt"] = model_.sampling.tokenizer ? model_.sampling.tokenizer->decode(tokens, false) : "";
-  json["has_new_line"] = output.text.find('\n') != std::string::npos;
-  json["truncated"] = std::ssize(tokens) + std::ssize(output.token_ids) >= model_.max_model_len;
-  json["stop_type"] = stop_type(output);
-  json["stopping_word"] = word == nullptr ? "" : *word;
-  json["tokens_cached"] = update.request.num_cached_tokens;
-  return json;
-}
-
-std::string LlamaResponse::events(std::size_t prompt, const RequestUpdate& update) {
-  std::string events;
-  if (!update.new_text.empty()) events = to_event(piece(prompt, update, update.new_text));
-  return update.output.finished() ? events + to_event(last_piece(prompt, update, "")) : events;
-}
-
-OrderedJson LlamaResponse::body(Outputs outputs, const std::optional<Timings>&) {
-  OrderedJson all = OrderedJson::array();
-  for (std::size_t prompt = 0; prompt < outputs.size(); ++prompt)
-    for (const CompletionOutput& output : outputs[prompt].outputs)
-      all.push_back(last_piece(
-          prompt, {.request = outputs[prompt], .output = output, .new_text = {}, .logits = {}}, output.text));
-  return all.size() == 1 ? std::move(all.front()) : all;
+std::unique_ptr<Response> make_llama_response(ResponseHead head, LlamaRequest request,
+                                              const ServedModel& model) {
+  return std::make_unique<LlamaResponse>(std::move(head), std::move(request), model);
 }
 
 }  // namespace quire::server

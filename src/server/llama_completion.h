@@ -1,6 +1,6 @@
 #pragma once
 
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "server/api_response.h"
@@ -21,22 +21,7 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
 
 // An object for each output, in a list where there are several. A stream's events are the pieces of the text,
 // then such an object without text; nothing follows the last one. The model outlives it.
-class LlamaResponse final : public Response {
- public:
-  LlamaResponse(ResponseHead head, LlamaRequest request, const ServedModel& model);
-
-  std::string events(std::size_t prompt, const RequestUpdate& update) override;
-  std::string failure_events(const ApiError& error) override { return to_event(openai_error(error)); }
-  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) override;
-
- private:
-  // This text of an output, and all its tokens that were not told before.
-  OrderedJson piece(std::size_t prompt, const RequestUpdate& update, std::string_view text);
-  OrderedJson last_piece(std::size_t prompt, const RequestUpdate& update, std::string_view text);
-
-  const LlamaRequest request_;
-  const ServedModel& model_;
-  std::vector<std::size_t> sent_;  // tokens of each output of each prompt
-};
+std::unique_ptr<Response> make_llama_response(ResponseHead head, LlamaRequest request,
+                                              const ServedModel& model);
 
 }  // namespace quire::server

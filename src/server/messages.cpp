@@ -252,6 +252,102 @@ OrderedJson to_input(const std::string& arguments) {
   return {{"INVALID_JSON", arguments}};
 }
 
+class MessagesResponse final : public BlockResponse {
+ public:
+  MessagesResponse(ResponseHead head, const ChatRequest& request, std::string request_id,
+                   const MakeParser& make_parser)
+      : BlockResponse(std::move(head), {.stream = request.stream}, true, make_parser),
+        include_reasoning_(request.include_reasoning),
+        request_id_(std::move(request_id)) {}
+
+  std::string last_events(const std::optional<Timings>&) override {
+    send("message_delta", {{"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
+                           {"usage", message_usage(usage_)}});
+    send("message_stop", OrderedJson::object());
+    return std::exchange(events_, {});
+  }
+
+  std::string failure_events(const ApiError& error) override {
+    return to_event(anthropic_error(error, request_id_), "error");
+  }
+
+  OrderedJson body(Outputs, const std::optional<Timings>&) override { return message(); }
+
+ private:
+  OrderedJson message() const {
+    return {{"id", head_.id},
+            {"type", "message"},
+            {"role", "assistant"},
+            {"model", head_.model},
+            {"content", content_},
+            {"stop_reason", stop_reason_},
+            {"stop_sequence", stop_sequence_},
+            {"usage", message_usage(usage_)}};
+  }
+
+  void send(const char* name, OrderedJson fields) {
+    if (!form().stream) return;
+    OrderedJson event = {{"type", name}};
+    event.update(fields);
+    events_ += to_event(event, name);
+  }
+
+  void send_delta(const char* type, const char* field, const std::string& text) {
+    send("content_block_delta", {{"index", content_.size() - 1}, {"delta", {{"type", type}, {field, text}}}});
+  }
+
+  void begin() override { send("message_start", {{"message", message()}}); }
+
+  void open(const ToolCallDelta* call) override {
+    OrderedJson made = {{"type", "text"}, {"text", ""}};
+    if (open_ == Block::kReasoning) made = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
+    if (open_ == Block::kCall)
+      made = {{"type", "tool_use"}, {"id", call->id}, {"name", call->name}, {"input", OrderedJson::object()}};
+    send("content_block_start", {{"index", content_.size()}, {"content_block", made}});
+    content_.push_back(std::move(made));
+  }
+
+  void append(const std::string& text) override {
+    const bool thinks = open_ == Block::kReasoning;
+    if (thinks && !include_reasoning_) return;
+    if (open_ == Block::kCall) {
+      arguments_ += text;
+      return send_delta("input_json_delta", "partial_json", text);
+    }
+    const char* const field = thinks ? "thinking" : "text";
+    content_.back()[field].get_ref<std::string&>() += text;
+    send_delta(thinks ? "thinking_delta" : "text_delta", field, text);
+  }
+
+  void close(bool) override {
+    const Block ended = std::exchange(open_, Block::kNone);
+    if (ended == Block::kReasoning) {
+      content_.back()["signature"] = head_.id;
+      send_delta("signature_delta", "signature", head_.id);
+    }
+    if (ended == Block::kCall) content_.back()["input"] = to_input(std::exchange(arguments_, {}));
+    send("content_block_stop", {{"index", content_.size() - 1}});
+  }
+
+  // An answer always has a block, which clients look for. What the server cut short ends as if by its length.
+  void finish(const CompletionOutput& output) override {
+    if (content_.empty()) change(Block::kText);
+    if (open_ != Block::kNone) close(true);
+    stop_reason_ = output_.has_calls ? "tool_use" : "end_turn";
+    if (output.finish_reason != FinishReason::kStop) stop_reason_ = "max_tokens";
+    if (const auto* text = std::get_if<std::string>(&output.stop_reason)) {
+      stop_reason_ = "stop_sequence";
+      stop_sequence_ = *text;
+    }
+  }
+
+  const bool include_reasoning_;
+  const std::string request_id_;
+  OrderedJson content_ = OrderedJson::array();
+  std::string arguments_;                    // of the open call
+  OrderedJson stop_reason_, stop_sequence_;  // null before the end
+};
+
 }  // namespace
 
 ChatRequest parse_messages_request(OrderedJson body, const MessagesReader& reader) {
@@ -286,76 +382,9 @@ OrderedJson anthropic_error(const ApiError& error, const std::string& request_id
       {"request_id", request_id}};
 }
 
-OrderedJson MessagesResponse::message() const {
-  return {{"id", head_.id},
-          {"type", "message"},
-          {"role", "assistant"},
-          {"model", head_.model},
-          {"content", content_},
-          {"stop_reason", stop_reason_},
-          {"stop_sequence", stop_sequence_},
-          {"usage", message_usage(usage_)}};
-}
-
-void MessagesResponse::send(const char* name, OrderedJson fields) {
-  if (!form().stream) return;
-  OrderedJson event = {{"type", name}};
-  event.update(fields);
-  events_ += to_event(event, name);
-}
-
-void MessagesResponse::send_delta(const char* type, const char* field, const std::string& text) {
-  send("content_block_delta", {{"index", content_.size() - 1}, {"delta", {{"type", type}, {field, text}}}});
-}
-
-void MessagesResponse::open(const ToolCallDelta* call) {
-  OrderedJson made = {{"type", "text"}, {"text", ""}};
-  if (open_ == Block::kReasoning) made = {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
-  if (open_ == Block::kCall)
-    made = {{"type", "tool_use"}, {"id", call->id}, {"name", call->name}, {"input", OrderedJson::object()}};
-  send("content_block_start", {{"index", content_.size()}, {"content_block", made}});
-  content_.push_back(std::move(made));
-}
-
-void MessagesResponse::append(const std::string& text) {
-  const bool thinks = open_ == Block::kReasoning;
-  if (thinks && !include_reasoning_) return;
-  if (open_ == Block::kCall) {
-    arguments_ += text;
-    return send_delta("input_json_delta", "partial_json", text);
-  }
-  const char* const field = thinks ? "thinking" : "text";
-  content_.back()[field].get_ref<std::string&>() += text;
-  send_delta(thinks ? "thinking_delta" : "text_delta", field, text);
-}
-
-void MessagesResponse::close(bool) {
-  const Block ended = std::exchange(open_, Block::kNone);
-  if (ended == Block::kReasoning) {
-    content_.back()["signature"] = head_.id;
-    send_delta("signature_delta", "signature", head_.id);
-  }
-  if (ended == Block::kCall) content_.back()["input"] = to_input(std::exchange(arguments_, {}));
-  send("content_block_stop", {{"index", content_.size() - 1}});
-}
-
-// An answer always has a block, which clients look for. What the server cut short ends as if by its length.
-void MessagesResponse::finish(const CompletionOutput& output) {
-  if (content_.empty()) change(Block::kText);
-  if (open_ != Block::kNone) close(true);
-  stop_reason_ = output_.has_calls ? "tool_use" : "end_turn";
-  if (output.finish_reason != FinishReason::kStop) stop_reason_ = "max_tokens";
-  if (const auto* text = std::get_if<std::string>(&output.stop_reason)) {
-    stop_reason_ = "stop_sequence";
-    stop_sequence_ = *text;
-  }
-}
-
-std::string MessagesResponse::last_events(const std::optional<Timings>&) {
-  send("message_delta", {{"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
-                         {"usage", message_usage(usage_)}});
-  send("message_stop", OrderedJson::object());
-  return std::exchange(events_, {});
+std::unique_ptr<Response> make_messages_response(ResponseHead head, const ChatRequest& request,
+                                                 std::string request_id, const MakeParser& make_parser) {
+  return std::make_unique<MessagesResponse>(std::move(head), request, std::move(request_id), make_parser);
 }
 
 }  // namespace quire::server

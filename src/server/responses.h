@@ -1,8 +1,7 @@
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/api_error.h"
@@ -38,34 +37,8 @@ OrderedJson responses_error(const ApiError& error, const std::string& request_id
 
 // The answer of /v1/responses, put together item by item as its text comes, whole or streamed; what it was at
 // its end is kept. Model and store outlive it.
-class ResponsesResponse final : public BlockResponse {
- public:
-  ResponsesResponse(ResponseHead head, ResponsesRequest request, const ResponsesContext& context,
-                    const MakeParser& make_parser);
-
-  std::string last_events(const std::optional<Timings>& timings) override;
-  std::string failure_events(const ApiError& error) override;
-  void take(const RequestUpdate& update) override;
-  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) override;
-
- private:
-  std::string answer_text(bool short_echo) const;
-  void emit(std::string_view type, OrderedJson fields);
-  void emit_answer(std::string_view type, bool short_echo = false);
-  void begin() override;
-  void open(const ToolCallDelta* call) override;
-  void append(const std::string& text) override;
-  void close(bool complete) override;
-  void finish(const CompletionOutput& output) override;
-  void keep(const std::optional<Timings>& timings);
-
-  ResponsesRequest request_;
-  const ResponsesContext context_;
-  OrderedJson answer_;                               // without what it echoes
-  OrderedJson items_ = OrderedJson::array();         // that are done
-  OrderedJson item_;                                 // that is not; null: none
-  OrderedJson new_logprobs_ = OrderedJson::array();  // of tokens whose text has not come yet
-  std::int64_t sequence_number_ = 0;
-};
+std::unique_ptr<Response> make_responses_response(ResponseHead head, ResponsesRequest request,
+                                                  const ResponsesContext& context,
+                                                  const MakeParser& make_parser);
 
 }  // namespace quire::server

@@ -70,7 +70,7 @@ void ApiService::create_response(const std::shared_ptr<Exchange>& exchange) {
   head.id = id;
   generate_chat(exchange, std::move(request.chat), [&](ChatRequest asked, const MakeParser& make_parser) {
     request.chat = std::move(asked);
-    return std::make_unique<ResponsesResponse>(std::move(head), std::move(request), context, make_parser);
+    return make_responses_response(std::move(head), std::move(request), context, make_parser);
   });
 }
 

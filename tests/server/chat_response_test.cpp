@@ -1,5 +1,3 @@
-#include "server/chat_response.h"
-
 #include "response_fixtures.h"
 
 namespace quire::server {
@@ -29,34 +27,33 @@ OrderedJson body_of(const ChatRequest& request, const RequestOutput& whole,
                     const std::vector<OutputDelta>& messages) {
   const ServedModel model = test::served_model();
   std::size_t next = 0;
-  ChatResponse response(head("chatcmpl-1"), request, model,
-                        [&] { return std::make_unique<ScriptedParser>(std::vector{messages[next++]}); });
-  test::Player(whole).play([&](const RequestUpdate& update) { response.take(update); });
-  return response.body({&whole, 1});
+  const auto response = make_chat_response(head("chatcmpl-1"), request, model, [&] {
+    return std::make_unique<ScriptedParser>(std::vector{messages[next++]});
+  });
+  test::Player(whole).play([&](const RequestUpdate& update) { response->take(update); });
+  return response->body({&whole, 1});
 }
 
-std::vector<OrderedJson> play(ChatResponse& response, const RequestOutput& whole) {
-  std::vector<OrderedJson> chunks;
-  test::Player(whole).play([&](const RequestUpdate& update) {
-    for (OrderedJson& chunk : response.chunks(0, update)) chunks.push_back(std::move(chunk));
-  });
-  if (auto last = response.last()) chunks.push_back(*std::move(last));
-  return chunks;
+std::vector<OrderedJson> play(Response& response, const RequestOutput& whole) {
+  std::string events;
+  test::Player(whole).play([&](const RequestUpdate& update) { events += response.events(0, update); });
+  return test::chunks_of(events + response.last_events({}));
 }
 
 // The chunks where all text is content.
 std::vector<OrderedJson> stream(const ChatRequest& request, const RequestOutput& whole) {
   const ServedModel model = test::served_model();
-  ChatResponse response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
-  return play(response, whole);
+  const auto response =
+      make_chat_response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
+  return play(*response, whole);
 }
 
 // The chunks of one output of as many tokens as there are deltas.
 std::vector<OrderedJson> stream_deltas(const ChatRequest& request, const std::vector<OutputDelta>& deltas) {
   const ServedModel model = test::served_model();
-  ChatResponse response(head("chatcmpl-1"), request, model,
-                        [&] { return std::make_unique<ScriptedParser>(deltas); });
-  return play(response,
+  const auto response = make_chat_response(head("chatcmpl-1"), request, model,
+                                           [&] { return std::make_unique<ScriptedParser>(deltas); });
+  return play(*response,
               request_output("hi", {output(0, std::string(deltas.size(), 'x'), FinishReason::kStop)}));
 }
 
@@ -271,26 +268,27 @@ TEST(ChatStreamTest, ContinuousUsageIsInBothChunksOfACallsBeginning) {
 TEST(ChatStreamTest, NothingIsSentBeforeTheFirstToken) {
   const ServedModel model = test::served_model();
   const ChatRequest request = chat_request("\"stream\": true");
-  ChatResponse response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
+  const auto response =
+      make_chat_response(head("chatcmpl-1"), request, model, [] { return std::make_unique<PlainParser>(); });
   const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});
   const RequestUpdate update{.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}};
-  EXPECT_TRUE(response.chunks(0, update).empty());
+  EXPECT_EQ(response->events(0, update), "");
 }
 
 TEST(ChatBodyTest, DeltasJoinedAreTheMessage) {
   const ServedModel model = test::served_model();
   const std::vector<OutputDelta> deltas = {reasoning("a"), content("b"), call(0, "c1", "f", ""),
                                            call(0, "", "", "{}"), call(1, "c2", "g", "[]")};
-  ChatResponse response(head("chatcmpl-1"), chat_request(), model,
-                        [&] { return std::make_unique<ScriptedParser>(deltas); });
+  const auto response = make_chat_response(head("chatcmpl-1"), chat_request(), model,
+                                           [&] { return std::make_unique<ScriptedParser>(deltas); });
   const std::string text = "xxxxxx";
   for (std::size_t tokens = 2; tokens <= text.size(); ++tokens) {  // two come with the reasoning
     const auto reason = tokens == text.size() ? FinishReason::kStop : FinishReason::kNone;
     const RequestOutput now = request_output("hi", {output(0, text.substr(0, tokens), reason)});
-    response.take({.request = now, .output = now.outputs[0], .new_text = {}, .logits = {}});
+    response->take({.request = now, .output = now.outputs[0], .new_text = {}, .logits = {}});
   }
   const RequestOutput whole = request_output("hi", {output(0, text, FinishReason::kStop)});
-  const OrderedJson body = response.body({&whole, 1});
+  const OrderedJson body = response->body({&whole, 1});
   const OrderedJson& message = body["choices"][0]["message"];
   EXPECT_EQ(message["reasoning"], "a");
   EXPECT_EQ(message["content"], "b");

@@ -14,20 +14,17 @@ CompletionRequest completion_request(std::string_view body) {
 
 OrderedJson body_of(const CompletionRequest& request, const std::vector<RequestOutput>& outputs) {
   const ServedModel model = test::served_model();
-  return CompletionResponse(head("cmpl-1"), request, model).body(outputs);
+  return make_completion_response(head("cmpl-1"), request, model)->body(outputs);
 }
 
 // The chunks of a stream of one prompt, and its last one.
 std::vector<OrderedJson> stream(const CompletionRequest& request, const RequestOutput& whole,
                                 const std::optional<Timings>& timings = {}) {
   const ServedModel model = test::served_model();
-  CompletionResponse stream(head("cmpl-1"), request, model);
-  std::vector<OrderedJson> chunks;
-  test::Player(whole).play([&](const RequestUpdate& update) {
-    for (OrderedJson& chunk : stream.chunks(0, update)) chunks.push_back(std::move(chunk));
-  });
-  if (auto last = stream.last(timings)) chunks.push_back(*std::move(last));
-  return chunks;
+  const auto stream = make_completion_response(head("cmpl-1"), request, model);
+  std::string events;
+  test::Player(whole).play([&](const RequestUpdate& update) { events += stream->events(0, update); });
+  return test::chunks_of(events + stream->last_events(timings));
 }
 
 TEST(CompletionBodyTest, IsWhatClientsRead) {
@@ -145,8 +142,9 @@ TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
   const Timings timings{.queue = 250, .prefill = 500, .decode = 2000};
   const ServedModel model = test::served_model();
   const auto body =
-      CompletionResponse(head("cmpl-1"), completion_request(R"({"prompt": "x", "timings": true})"), model)
-          .body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
+      make_completion_response(head("cmpl-1"), completion_request(R"({"prompt": "x", "timings": true})"),
+                               model)
+          ->body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
   EXPECT_EQ(
       body["timings"].dump(),
       R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_token_ms":500.0,)"
@@ -226,15 +224,15 @@ TEST(CompletionStreamTest, ChunksJoinedAreTheWholeAnswer) {
 TEST(CompletionStreamTest, UpdatesWithoutATokenAreNoChunks) {
   const CompletionRequest request = completion_request(R"({"prompt": "x", "stream": true})");
   const ServedModel model = test::served_model();
-  CompletionResponse stream(head("cmpl-1"), request, model);
+  const auto stream = make_completion_response(head("cmpl-1"), request, model);
   const RequestOutput nothing = request_output("x", {output(0, "", FinishReason::kNone)});
   EXPECT_TRUE(
-      stream.chunks(0, {.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}})
+      stream->events(0, {.request = nothing, .output = nothing.outputs[0], .new_text = {}, .logits = {}})
           .empty());
   // A token whose text is held back is one.
   const RequestOutput held = request_output("x", {output(0, "a", FinishReason::kNone)});
-  const auto chunks =
-      stream.chunks(0, {.request = held, .output = held.outputs[0], .new_text = {}, .logits = {}});
+  const auto chunks = test::chunks_of(
+      stream->events(0, {.request = held, .output = held.outputs[0], .new_text = {}, .logits = {}}));
   ASSERT_EQ(chunks.size(), 1U);
   EXPECT_EQ(chunks[0]["choices"][0]["text"], "");
 }

@@ -173,22 +173,15 @@ TEST(LlamaTokenizeTest, HasTheFieldsOfLlamaCpp) {
 
 std::vector<OrderedJson> stream(const std::string& body, const RequestOutput& whole) {
   const ServedModel model = test::served_model();
-  LlamaResponse response(head("cmpl-1"), parse_llama(body, model), model);
+  const auto response = make_llama_response(head("cmpl-1"), parse_llama(body, model), model);
   std::string events;
-  test::Player(whole).play([&](const RequestUpdate& update) { events += response.events(0, update); });
-  events += response.last_events({});
-  std::vector<OrderedJson> chunks;
-  for (std::size_t at = 0; at < events.size();) {
-    const std::size_t end = events.find("\n\n", at);
-    EXPECT_EQ(events.substr(at, 6), "data: ");
-    chunks.push_back(OrderedJson::parse(events.substr(at + 6, end - at - 6)));
-    at = end + 2;
-  }
-  return chunks;
+  test::Player(whole).play([&](const RequestUpdate& update) { events += response->events(0, update); });
+  EXPECT_EQ(response->last_events({}), "");
+  return test::chunks_of(events);
 }
 OrderedJson whole_body(const std::string& body, const std::vector<RequestOutput>& outputs) {
   const ServedModel model = test::served_model();
-  return LlamaResponse(head("cmpl-1"), parse_llama(body, model), model).body(outputs);
+  return make_llama_response(head("cmpl-1"), parse_llama(body, model), model)->body(outputs);
 }
 
 TEST(LlamaResponseTest, ABodyIsWhatItsClientsRead) {

@@ -19,11 +19,12 @@ OutputDelta called(int index, std::string id, std::string name, std::string argu
           .tool_calls = {{index, std::move(id), std::move(name), std::move(arguments)}}};
 }
 
-MessagesResponse response_to(const std::string& fields, const std::vector<OutputDelta>& deltas) {
+std::unique_ptr<Response> response_to(const std::string& fields, const std::vector<OutputDelta>& deltas) {
   const auto request =
       parse_chat_request(parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + fields + "}"),
                          test::served_model(), ContentFormat::kText);
-  return {head("msg_1"), request, "req-1", [&] { return std::make_unique<ScriptedParser>(deltas); }};
+  return make_messages_response(head("msg_1"), request, "req-1",
+                                [&] { return std::make_unique<ScriptedParser>(deltas); });
 }
 
 RequestOutput ended(const std::vector<OutputDelta>& deltas, FinishReason reason = FinishReason::kStop) {
@@ -32,9 +33,9 @@ RequestOutput ended(const std::vector<OutputDelta>& deltas, FinishReason reason 
 
 OrderedJson message_of(const std::vector<OutputDelta>& deltas, const RequestOutput& whole,
                        const std::string& fields = "") {
-  MessagesResponse response = response_to(fields, deltas);
-  test::Player(whole).play([&](const RequestUpdate& update) { response.take(update); });
-  return response.body({&whole, 1});
+  const auto response = response_to(fields, deltas);
+  test::Player(whole).play([&](const RequestUpdate& update) { response->take(update); });
+  return response->body({&whole, 1});
 }
 OrderedJson message_of(const std::vector<OutputDelta>& deltas, FinishReason reason = FinishReason::kStop) {
   return message_of(deltas, ended(deltas, reason));
@@ -43,10 +44,10 @@ OrderedJson message_of(const std::vector<OutputDelta>& deltas, FinishReason reas
 // The events' data; of each, that its name is its type.
 std::vector<OrderedJson> events_of(const std::vector<OutputDelta>& deltas, const RequestOutput& whole,
                                    const std::string& fields = "") {
-  MessagesResponse response = response_to(", \"stream\": true" + fields, deltas);
+  const auto response = response_to(", \"stream\": true" + fields, deltas);
   std::string text;
-  test::Player(whole).play([&](const RequestUpdate& update) { text += response.events(0, update); });
-  text += response.last_events({});
+  test::Player(whole).play([&](const RequestUpdate& update) { text += response->events(0, update); });
+  text += response->last_events({});
   std::vector<OrderedJson> events;
   while (!text.empty()) {
     const std::size_t line = text.find('\n');
@@ -193,19 +194,19 @@ TEST(MessageStreamTest, JoinedItIsTheWholeAnswer) {
 }
 
 TEST(MessageStreamTest, NothingComesBeforeTheFirstToken) {
-  MessagesResponse response = response_to(", \"stream\": true", {});
+  const auto response = response_to(", \"stream\": true", {});
   const RequestOutput waiting = request_output("hi", {CompletionOutput()});
-  EXPECT_EQ(response.events(0, {.request = waiting,
-                                .output = waiting.outputs[0],
-                                .new_text = {},
-                                .finished = false,
-                                .logits = {}}),
+  EXPECT_EQ(response->events(0, {.request = waiting,
+                                 .output = waiting.outputs[0],
+                                 .new_text = {},
+                                 .finished = false,
+                                 .logits = {}}),
             "");
 }
 
 TEST(MessageStreamTest, AFailureIsAnEventOfItsOwn) {
   EXPECT_EQ(
-      response_to(", \"stream\": true", {}).failure_events({500, "broken"}),
+      response_to(", \"stream\": true", {})->failure_events({500, "broken"}),
       "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"broken\"},"
       "\"request_id\":\"req-1\"}\n\n");
 }

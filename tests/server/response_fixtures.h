@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +40,19 @@ inline RequestOutput request_output(std::string_view prompt, std::vector<Complet
   made.outputs = std::move(outputs);
   made.num_cached_tokens = cached;
   return made;
+}
+
+// The data of a stream's events, but the [DONE] at its end.
+inline std::vector<OrderedJson> chunks_of(std::string_view events) {
+  std::vector<OrderedJson> chunks;
+  while (!events.empty()) {
+    EXPECT_TRUE(events.starts_with("data: ")) << events;
+    const std::size_t end = events.find("\n\n");
+    const std::string_view data = events.substr(6, end - 6);
+    if (data != "[DONE]") chunks.push_back(OrderedJson::parse(data));
+    events.remove_prefix(end + 2);
+  }
+  return chunks;
 }
 
 // Finds in its text what the test says: a delta a piece.

@@ -40,13 +40,12 @@ class ResponsesResponseTest : public ::testing::Test {
     OrderedJson answer;
   };
 
-  std::unique_ptr<ResponsesResponse> make(const std::string& fields, std::vector<OutputDelta> deltas) {
+  std::unique_ptr<Response> make(const std::string& fields, std::vector<OutputDelta> deltas) {
     const ResponsesContext context{model_, ContentFormat::kText, store_, 5, kResponseId};
     ResponsesRequest request =
         parse_responses_request(parse_body(R"({"input": "hi", )" + fields + "}"), context);
-    return std::make_unique<ResponsesResponse>(test::head(kResponseId), std::move(request), context, [&] {
-      return std::make_unique<ScriptedParser>(std::move(deltas));
-    });
+    return make_responses_response(test::head(kResponseId), std::move(request), context,
+                                   [&] { return std::make_unique<ScriptedParser>(std::move(deltas)); });
   }
   // A token for each delta.
   RequestOutput tokens(std::size_t count, FinishReason reason, bool logprobs = false) {
