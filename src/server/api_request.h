@@ -22,6 +22,12 @@ struct AnswerDefaults {
   OrderedJson chat_template_kwargs = OrderedJson::object();  // under the request's own
 };
 
+// How a chat template takes the content of a message.
+enum class ContentFormat {
+  kText,   // a string
+  kParts,  // a list of {type: text, text}
+};
+
 // What is served and how much of it a request may have: what decides which requests are right.
 struct ServedModel {
   std::vector<std::string> names;                       // that requests may call it; empty: any
@@ -33,6 +39,8 @@ struct ServedModel {
   int hidden_size = 0;
   int max_num_seqs = 0;              // that run at once, a search's beams among them; 0: no limit
   std::int64_t kv_cache_tokens = 0;  // that it holds; 0: no limit
+  ContentFormat content_format = ContentFormat::kText;
+  bool reasons = false;  // in a way that is known: a budget can hold it
   int max_n = 128;
   std::size_t max_prompts = 1024;  // of one request
   AnswerDefaults answers = {};

@@ -120,8 +120,9 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
     template_error_ = "this model's chat template is broken";
   }
   if (!template_error_.empty()) chat_template_.reset();
-  if (options_.content_format == "openai") content_format_ = ContentFormat::kParts;
-  if (chat_template_ && options_.content_format == "auto") content_format_ = content_format(*chat_template_);
+  if (options_.content_format == "openai") model_.content_format = ContentFormat::kParts;
+  if (chat_template_ && options_.content_format == "auto")
+    model_.content_format = content_format(*chat_template_);
   classifier_ = find_classifier(*engine_, options_.hf_overrides, chat_template_ ? &*chat_template_ : nullptr);
   dialects::OutputFormatGuess guess;
   if (chat_template_) {
@@ -130,6 +131,7 @@ ApiService::ApiService(std::unique_ptr<Engine> engine, const EngineConfig& engin
     log_info("{}", guess.reason);
   }
   output_format_ = chosen(options_, guess.format);
+  model_.reasons = output_format_.reasoning != nullptr;
   if (chat_template_)
     has_special_tags_ = has_special_tokens(dialects::tags_of(output_format_), *model_.sampling.tokenizer);
   engine_->observe_steps([metrics = metrics_.get()](const StepRecord& step) { metrics->add_step(step); });
@@ -175,7 +177,7 @@ std::vector<TextPiece> ApiService::render(const Exchange& exchange, const ChatRe
 }
 
 std::vector<TokenId> ApiService::chat_tokens(const Exchange& exchange, const ChatRequest& request) const {
-  return tokenize_chat(request, render(exchange, request), model_);
+  return tokenizer_of(model_).encode(render(exchange, request), request.add_special_tokens);
 }
 
 ResponseHead ApiService::response_head(const char* prefix, const Exchange& exchange,
@@ -196,7 +198,7 @@ void ApiService::complete(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::chat(const std::shared_ptr<Exchange>& exchange) {
   chat_template();  // or an error, before the request is read
-  ChatRequest request = parse_chat_request(exchange->take_body(), model_, content_format_);
+  ChatRequest request = parse_chat_request(exchange->take_body(), model_);
   generate_chat(exchange, std::move(request), [&](ChatRequest asked, const MakeParser& make_parser) {
     ResponseHead head = response_head("chatcmpl-", *exchange, asked);
     return make_chat_response(std::move(head), std::move(asked), model_, make_parser);
@@ -213,8 +215,9 @@ void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRe
     request.params.skip_special_tokens = false;
   const std::string prompt = join_pieces(pieces);
   hold_output(format, prompt, request);
+  std::vector<TokenId> tokens = tokenizer_of(model_).encode(pieces, request.add_special_tokens);
   std::vector<EngineRequest> prompts;
-  prompts.push_back(make_engine_request(request, tokenize_chat(request, pieces, model_), model_));
+  prompts.push_back(make_engine_request(request, std::move(tokens), model_));
   dialects::ToolParserOptions options{
       .parallel_tool_calls = !request.one_tool_call, .new_id = {}, .tools = {}};
   if (format.tool_calls) options.tools = std::make_shared<OrderedJson>(std::move(request.context["tools"]));
@@ -225,9 +228,7 @@ void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRe
 
 void ApiService::create_message(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
-  const MessagesReader reader{
-      .model = model_, .format = content_format_, .reasons = output_format_.reasoning != nullptr};
-  ChatRequest request = parse_messages_request(exchange->take_body(), reader);
+  ChatRequest request = parse_messages_request(exchange->take_body(), model_);
   generate_chat(exchange, std::move(request), [&](const ChatRequest& asked, const MakeParser& make_parser) {
     return make_messages_response(response_head("msg_", *exchange, asked), asked, exchange->id(),
                                   make_parser);
@@ -236,15 +237,14 @@ void ApiService::create_message(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::count_tokens(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
-  const ChatRequest request = parse_messages_request(
-      exchange->take_body(), {.model = model_, .format = content_format_, .only_counts = true});
+  const ChatRequest request = parse_messages_request(exchange->take_body(), model_, true);
   exchange->send_json(200, {{"input_tokens", chat_tokens(*exchange, request).size()}});
 }
 
 void ApiService::tokenize(const std::shared_ptr<Exchange>& exchange) {
-  exchange->send_json(200,
-                      tokenize_body(exchange->take_body(), model_, content_format_,
-                                    [&](const ChatRequest& chat) { return chat_tokens(*exchange, chat); }));
+  exchange->send_json(200, tokenize_body(exchange->take_body(), model_, [&](const ChatRequest& chat) {
+                        return chat_tokens(*exchange, chat);
+                      }));
 }
 
 void ApiService::detokenize(const std::shared_ptr<Exchange>& exchange) {
@@ -289,7 +289,7 @@ void ApiService::llama_complete(const std::shared_ptr<Exchange>& exchange) {
 
 void ApiService::apply_template(const std::shared_ptr<Exchange>& exchange) {
   chat_template();  // as in chat()
-  const ChatRequest request = parse_chat_request(exchange->take_body(), model_, content_format_);
+  const ChatRequest request = parse_chat_request(exchange->take_body(), model_);
   exchange->send_json(200, {{"prompt", join_pieces(render(*exchange, request))}});
 }
 

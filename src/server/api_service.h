@@ -97,7 +97,7 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
                      const MakeChatResponse& make_response);
   template <typename Request, typename MakeBody>
   void pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
-            std::vector<std::vector<TokenId>> inputs, const MakeBody& make_body);
+            std::vector<std::vector<TokenId>> inputs, MakeBody make_body);
   // Its id is the client's, or the exchange's.
   ResponseHead response_head(const char* prefix, const Exchange& exchange, const ApiRequest& request) const;
 
@@ -108,7 +108,6 @@ class ApiService : public std::enable_shared_from_this<ApiService> {
   std::optional<CheckpointChatTemplate> chat_template_;
   std::string template_error_;  // why there is none
   std::optional<Classifier> classifier_;
-  ContentFormat content_format_ = ContentFormat::kText;
   dialects::OutputFormat output_format_;
   bool has_special_tags_ = false;  // some of its tags are special tokens, which the text must show then
   std::string tokenizer_info_;     // tokenizer_config.json; empty: there is none

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
 
 #include "server/api_error.h"
-#include "server/json_fields.h"
 
 namespace quire::server {
 namespace {
@@ -244,7 +242,7 @@ void check_template_variables(const OrderedJson& variables, const std::string& p
   }
 }
 
-ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format) {
+ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model) {
   const JsonFields fields(body);
   ChatRequest request;
   request.add_special_tokens = false;  // the template has them
@@ -258,7 +256,7 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   check_sampling(request.params, model);
   const OrderedJson& messages = fields.required("messages");
   read_template_variables(fields, model, request.context);
-  request.context["messages"] = to_template_messages(messages, format);
+  request.context["messages"] = to_template_messages(messages, model.content_format);
   read_tools(fields, request);
   read_end_of_prompt(fields, request);
   fields.read("include_reasoning", request.include_reasoning);
@@ -293,11 +291,6 @@ std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointC
   }
   if (request.final_text) cut_after(pieces, *request.final_text);
   return pieces;
-}
-
-std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
-                                   const ServedModel& model) {
-  return tokenizer_of(model).encode(prompt, request.add_special_tokens);
 }
 
 }  // namespace quire::server

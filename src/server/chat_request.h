@@ -12,12 +12,6 @@
 
 namespace quire::server {
 
-// How a chat template takes the content of a message.
-enum class ContentFormat {
-  kText,   // a string
-  kParts,  // a list of {type: text, text}
-};
-
 // The messages of a request as chat templates read them: content in one format, "" or [] where there is none;
 // arguments of tool calls as objects; reasoning under both of its names, and as thinking where calls follow
 // it; the developer as system. ApiError for what is no message, and for content that is no text.
@@ -58,18 +52,15 @@ struct ChatRequest : ApiRequest {
 // ApiError unless they are an object of variables that a request may set.
 void check_template_variables(const OrderedJson& variables, const std::string& place);
 
-ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model, ContentFormat format);
+ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model);
 
 // What a model's template wants, found by rendering.
 ContentFormat content_format(const CheckpointChatTemplate& chat_template);
 
-// The conversation as the model's template spells it. ApiError where the template refuses it.
+// The conversation as the model's template spells it: what stands in a message never becomes a special token.
+// ApiError where the template refuses it.
 std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointChatTemplate& chat_template,
                                    const RenderOptions& options);
-
-// The tokens of such a prompt. What stands in a message never becomes a special token.
-std::vector<TokenId> tokenize_chat(const ChatRequest& request, const std::vector<TextPiece>& prompt,
-                                   const ServedModel& model);
 
 // Holds the chat's output to what the request asks of its tools: calls where they have to be, one where one
 // may be, and arguments that have their schemas where one is strict or `structured_outputs` hold the answer

@@ -350,20 +350,20 @@ class MessagesResponse final : public BlockResponse {
 
 }  // namespace
 
-ChatRequest parse_messages_request(OrderedJson body, const MessagesReader& reader) {
+ChatRequest parse_messages_request(OrderedJson body, const ServedModel& model, bool only_counts) {
   const JsonFields fields(body);
   check_fields(fields);
-  if (!reader.only_counts) fields.required("max_tokens");
+  if (!only_counts) fields.required("max_tokens");
   OrderedJson chat;
   ChatBuilder builder;
   read_message_tools(fields, chat, builder);
   read_conversation(fields, chat, builder);
   read_tool_choice(fields, chat);
-  read_thinking(fields, reader.reasons, chat);
+  read_thinking(fields, model.reasons, chat);
   if (const auto stops = fields.get("stop_sequences", to_texts)) chat["stop"] = *stops;
   const auto outputs = read_output_config(fields, chat);
   for (auto& [name, value] : chat.items()) body[name] = std::move(value);  // the others have chats' names
-  ChatRequest request = parse_chat_request(body, reader.model, reader.format);
+  ChatRequest request = parse_chat_request(body, model);
   request.late_tools = std::move(builder.loaded);
   if (outputs) {
     if (const auto& other = request.params.structured_outputs)

@@ -134,7 +134,7 @@ std::vector<double> scores_of(Outputs outputs, const ScoreRequest& request, bool
 }  // namespace
 
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model,
-                                           ContentFormat format, bool is_pooling) {
+                                           bool is_pooling) {
   const JsonFields fields(body);
   EmbeddingsRequest request;
   request.is_pooling = is_pooling;
@@ -150,7 +150,7 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
   OrderedJson chat = body;
   for (const char* name : {"truncation_side", "truncate_prompt_tokens"}) chat.erase(name);  // they are read
   if (fields.find("add_generation_prompt") == nullptr) chat["add_generation_prompt"] = false;
-  request.chat = parse_chat_request(chat, model, format);
+  request.chat = parse_chat_request(chat, model);
   return request;
 }
 

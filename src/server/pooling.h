@@ -1,9 +1,7 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -24,7 +22,7 @@ struct EmbeddingsRequest : ApiRequest {
   bool is_pooling = false;  // of /pooling, whose answer has another form
 };
 EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const ServedModel& model,
-                                           ContentFormat format, bool is_pooling = false);
+                                           bool is_pooling = false);
 
 // POST /score and /rerank: each document is judged by its query, or all by the only one.
 struct ScoreRequest : ApiRequest {
@@ -49,22 +47,6 @@ void check_length(std::int64_t tokens, const std::string& field, const ServedMod
 // out.
 std::string cut_text(const std::string& text, std::optional<std::int64_t> tokens, const Tokenizer& tokenizer,
                      bool keeps_beginning = true);
-
-// A whole answer that a function makes of all outputs.
-class PoolingResponse final : public Response {
- public:
-  using MakeBody = std::function<OrderedJson(const ResponseHead& head, Outputs outputs)>;
-
-  PoolingResponse(ResponseHead head, MakeBody make_body)
-      : Response(std::move(head)), make_body_(std::move(make_body)) {}
-
-  OrderedJson body(Outputs outputs, const std::optional<Timings>&) override {
-    return make_body_(head_, outputs);
-  }
-
- private:
-  const MakeBody make_body_;
-};
 
 OrderedJson embeddings_body(const ResponseHead& head, Outputs outputs, const EmbeddingsRequest& request);
 // The outputs are the labels' logits.

@@ -45,7 +45,6 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
   const Tokenizer& tokenizer = *model.sampling.tokenizer;
   const std::string& own_query = request.queries[request.queries.size() == 1 ? 0 : document];
   ChatRequest chat;
-  chat.add_special_tokens = false;  // the template has them
   chat.context["add_generation_prompt"] = false;
   chat.context["messages"] = {
       {{"role", "query"}, {"content", cut_text(own_query, request.max_query_tokens, tokenizer)}},
@@ -56,7 +55,7 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
   std::int64_t left = std::ssize(text);  // tokens of the document, at most
   while (true) {
     const auto pieces = render_chat(chat, *classifier.pair_prompt, {{}, [&] { return exchange.is_gone(); }});
-    std::vector<TokenId> tokens = tokenize_chat(chat, pieces, model);
+    std::vector<TokenId> tokens = tokenizer.encode(pieces, false);  // the template has special tokens
     const auto& kept = request.params.truncate_prompt_tokens;
     const std::int64_t over = kept ? std::ssize(tokens) - *kept : 0;
     if (over <= 0) {
@@ -72,19 +71,34 @@ std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequ
   }
 }
 
+// A whole answer that a function makes of all outputs.
+template <typename Request, typename MakeBody>
+class PoolingResponse final : public Response {
+ public:
+  PoolingResponse(ResponseHead head, Request request, MakeBody make_body)
+      : Response(std::move(head)), request_(std::move(request)), make_body_(std::move(make_body)) {}
+
+  OrderedJson body(Outputs outputs, const std::optional<Timings>&) override {
+    return make_body_(head_, outputs, request_);
+  }
+
+ private:
+  const Request request_;
+  const MakeBody make_body_;
+};
+
 }  // namespace
 
 template <typename Request, typename MakeBody>
 void ApiService::pool(const std::shared_ptr<Exchange>& exchange, const char* id_prefix, Request request,
-                      std::vector<std::vector<TokenId>> inputs, const MakeBody& make_body) {
+                      std::vector<std::vector<TokenId>> inputs, MakeBody make_body) {
   request.params.truncate_prompt_tokens.reset();  // the inputs are as long as it says
   std::vector<EngineRequest> prompts(inputs.size(), request);
   for (std::size_t i = 0; i < inputs.size(); ++i) prompts[i].prompt = std::move(inputs[i]);
   ResponseHead head = response_head(id_prefix, *exchange, request);
-  auto body = [request = std::move(request), make_body](const ResponseHead& of, Outputs outputs) {
-    return make_body(of, outputs, request);
-  };
-  generate(exchange, std::make_unique<PoolingResponse>(std::move(head), std::move(body)), std::move(prompts));
+  auto response = std::make_unique<PoolingResponse<Request, MakeBody>>(std::move(head), std::move(request),
+                                                                       std::move(make_body));
+  generate(exchange, std::move(response), std::move(prompts));
 }
 
 void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
@@ -94,7 +108,7 @@ void ApiService::embed(const std::shared_ptr<Exchange>& exchange) {
     throw ApiError(
         400, "this model is no classifier; classifier_from_token in config.json or --hf-overrides makes one");
   const OrderedJson body = exchange->take_body();
-  EmbeddingsRequest request = parse_embeddings_request(body, model_, content_format_, is_pooling);
+  EmbeddingsRequest request = parse_embeddings_request(body, model_, is_pooling);
   std::vector<std::vector<TokenId>> inputs =
       tokenize_prompts(request.inputs, request.add_special_tokens, model_);
   request.inputs.clear();  // its answer may take long

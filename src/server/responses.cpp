@@ -390,7 +390,7 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
   if (to_line(body).size() > kMaxOtherBytes)
     throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxOtherBytes));
   OrderedJson messages = conversation.finish(request);
-  request.chat = parse_chat_request(to_chat_body(body, std::move(messages)), context.model, context.format);
+  request.chat = parse_chat_request(to_chat_body(body, std::move(messages)), context.model);
   request.store = fields.boolean("store").value_or(true) && context.store.keeps();
   request.echo = echo_of(fields, request);
   if (request.store) return request;

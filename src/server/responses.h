@@ -14,7 +14,6 @@ namespace quire::server {
 // What a request to /v1/responses is read with, and answered.
 struct ResponsesContext {
   const ServedModel& model;
-  ContentFormat format;
   ResponseStore& store;
   std::size_t key;  // the API key that opened it
   std::string id;   // of the answer: resp_ and 32 digits

@@ -64,7 +64,7 @@ OrderedJson page_of(std::vector<OrderedJson> items, const JsonFields& query) {
 void ApiService::create_response(const std::shared_ptr<Exchange>& exchange) {
   chat_template();
   const std::string id = random_response_id();
-  const ResponsesContext context{model_, content_format_, responses_, exchange->key(), id};
+  const ResponsesContext context{model_, responses_, exchange->key(), id};
   ResponsesRequest request = parse_responses_request(exchange->take_body(), context);
   ResponseHead head = response_head("", *exchange, request.chat);
   head.id = id;

@@ -37,7 +37,7 @@ OrderedJson llama_tokenize_body(const JsonFields& fields, const Tokenizer& token
 
 }  // namespace
 
-OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model, ContentFormat format,
+OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model,
                           const std::function<std::vector<TokenId>(const ChatRequest&)>& of_chat) {
   const JsonFields fields(body);
   if (fields.find("content") != nullptr) return llama_tokenize_body(fields, tokenizer_of(model));
@@ -51,7 +51,7 @@ OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model, Con
     truncate_prompt(tokens, truncation, model);
   } else {
     if (fields.find("messages") == nullptr) refuse("prompt", "or messages is missing");
-    const ChatRequest chat = parse_chat_request(body, model, format);
+    const ChatRequest chat = parse_chat_request(body, model);
     tokens = of_chat(chat);
     truncate_prompt(tokens, chat, model);
   }

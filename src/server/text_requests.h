@@ -13,7 +13,7 @@ namespace quire::server {
 
 // POST /tokenize: of a prompt, of the messages of a chat, whose tokens `of_chat` has, or, with llama.cpp's
 // fields, of a content.
-OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model, ContentFormat format,
+OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model,
                           const std::function<std::vector<TokenId>(const ChatRequest&)>& of_chat);
 // POST /detokenize: its tokens. Special tokens are shown; the text has vLLM's name and llama.cpp's.
 OrderedJson detokenize_body(const OrderedJson& body, const ServedModel& model);

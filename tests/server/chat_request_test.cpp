@@ -19,7 +19,9 @@ constexpr const char* kTool =
     R"({"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": {"b": 2}}}})";
 
 ChatRequest parse_chat(const std::string& body, ContentFormat format = ContentFormat::kText) {
-  return parse_chat_request(parse_body(body), test::served_model(), format);
+  ServedModel model = test::served_model();
+  model.content_format = format;
+  return parse_chat_request(parse_body(body), model);
 }
 std::string body_with(const std::string& messages, const std::string& fields = "") {
   return R"({"messages": )" + messages + (fields.empty() ? "" : ", " + fields) + "}";
@@ -204,7 +206,8 @@ TEST(ChatRequestTest, TheOutputMayHaveTheRestOfTheContext) {
   const auto make = [&](const std::string& fields) {
     const ChatRequest request = chat_with(fields);
     const auto prompt = render_chat(request, chat_template("{{ messages[0].content }}"), {});
-    return make_engine_request(request, tokenize_chat(request, prompt, model), model);
+    return make_engine_request(request, test::byte_tokenizer().encode(prompt, request.add_special_tokens),
+                               model);
   };
   EXPECT_EQ(make("\"n\": 1").params.max_tokens, 62);
   EXPECT_EQ(make("\"max_tokens\": 62").params.max_tokens, 62);
@@ -330,7 +333,7 @@ TEST(ChatRequestTest, NoVariableOfTheTemplateIsTrusted) {
                                                    R"("chat_template_kwargs": {"x": "<|end|>"})"));
   const auto prompt =
       render_chat(request, chat_template("{{ bos_token }}{{ x }}{{ messages[0].content }}<|end|>"), {});
-  const std::vector<TokenId> tokens = tokenize_chat(request, prompt, test::served_model());
+  const std::vector<TokenId> tokens = test::byte_tokenizer().encode(prompt, request.add_special_tokens);
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 257), 1);
   EXPECT_EQ(tokens.front(), 256);
   EXPECT_EQ(tokens.back(), 257);

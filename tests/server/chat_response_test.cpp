@@ -11,7 +11,7 @@ using test::ScriptedParser;
 ChatRequest chat_request(const std::string& fields = "\"n\": 1") {
   return parse_chat_request(
       parse_body(R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}"),
-      test::served_model(), ContentFormat::kText);
+      test::served_model());
 }
 
 class PlainParser : public OutputParser {

@@ -160,7 +160,7 @@ TEST(LlamaRequestTest, BiasesAreOfTokensAndTexts) {
 
 TEST(LlamaTokenizeTest, HasTheFieldsOfLlamaCpp) {
   const auto tokens = [](const char* body) {
-    return to_line(tokenize_body(parse_body(body), test::served_model(), ContentFormat::kText, {}));
+    return to_line(tokenize_body(parse_body(body), test::served_model(), {}));
   };
   EXPECT_EQ(tokens(R"({"content": "ab"})"), R"({"tokens":[97,98]})");
   EXPECT_EQ(tokens(R"({"content": "a<|end|>", "add_special": true})"), R"({"tokens":[256,97,257]})");

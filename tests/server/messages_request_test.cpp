@@ -16,10 +16,12 @@ constexpr const char* kTools =
 
 ChatRequest read(const std::string& messages, const std::string& fields = "",
                  ContentFormat format = ContentFormat::kText, bool reasons = true) {
-  const ServedModel model = test::served_model();
+  ServedModel model = test::served_model();
+  model.content_format = format;
+  model.reasons = reasons;
   return parse_messages_request(parse_body(R"({"max_tokens": 8, "messages": )" + messages +
                                            (fields.empty() ? "" : ", " + fields) + "}"),
-                                {.model = model, .format = format, .reasons = reasons});
+                                model);
 }
 ChatRequest with_fields(const std::string& fields) { return read(kHi, fields); }
 // Whether the error is a 400 that begins with the field's name.
@@ -288,19 +290,15 @@ TEST(MessagesFieldsTest, NoContextIsEditedAndAnEditOfNothingIsTaken) {
 TEST(MessagesFieldsTest, OnlyACountNeedsNoMaxTokens) {
   const ServedModel model = test::served_model();
   const auto body = [] { return json(R"({"messages": [{"role": "user", "content": "hi"}]})"); };
-  const ApiError error =
-      error_of([&] { parse_messages_request(body(), {.model = model, .format = ContentFormat::kText}); });
+  const ApiError error = error_of([&] { parse_messages_request(body(), model); });
   EXPECT_THAT(error.what(), StartsWith("max_tokens is missing"));
-  EXPECT_EQ(
-      parse_messages_request(body(), {.model = model, .format = ContentFormat::kText, .only_counts = true})
-          .context["messages"]
-          .size(),
-      1U);
+  EXPECT_EQ(parse_messages_request(body(), model, true).context["messages"].size(), 1U);
 }
 
 // What Claude Code sends, in its shape.
 TEST(MessagesFieldsTest, AnAgentsRequestIsTaken) {
-  const ServedModel model = test::served_model();
+  ServedModel model = test::served_model();
+  model.reasons = true;
   OrderedJson body = json(R"({"model": "toy", "max_tokens": 32000, "stream": true, "temperature": 1,
     "metadata": {"user_id": "{\"device_id\": \"d\", \"session_id\": \"s\"}"},
     "system": [{"type": "text", "text": "x-anthropic-billing-header: version=1; cch=1;"},
@@ -317,8 +315,7 @@ TEST(MessagesFieldsTest, AnAgentsRequestIsTaken) {
                              {"description", "One of many."},
                              {"input_schema", {{"type", "object"}, {"additionalProperties", false}}},
                              {"eager_input_streaming", true}});
-  const auto request =
-      parse_messages_request(body, {.model = model, .format = ContentFormat::kText, .reasons = true});
+  const auto request = parse_messages_request(body, model);
   EXPECT_EQ(request.context["tools"].size(), 30U);
   EXPECT_EQ(request.context["messages"].dump(),
             R"([{"role":"system","content":"You write code."},{"role":"user","content":)"

@@ -20,9 +20,8 @@ OutputDelta called(int index, std::string id, std::string name, std::string argu
 }
 
 std::unique_ptr<Response> response_to(const std::string& fields, const std::vector<OutputDelta>& deltas) {
-  const auto request =
-      parse_chat_request(parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + fields + "}"),
-                         test::served_model(), ContentFormat::kText);
+  const auto request = parse_chat_request(
+      parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + fields + "}"), test::served_model());
   return make_messages_response(head("msg_1"), request, "req-1",
                                 [&] { return std::make_unique<ScriptedParser>(deltas); });
 }

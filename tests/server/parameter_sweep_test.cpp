@@ -96,8 +96,7 @@ class ParameterSweepTest : public ::testing::TestWithParam<Field> {
     }
     if (field.chats) {
       constexpr const char* kMessages = R"("messages": [{"role": "user", "content": "x"}])";
-      errors.push_back(
-          error_of([&] { parse_chat_request(body(kMessages, field, value), model, ContentFormat::kText); }));
+      errors.push_back(error_of([&] { parse_chat_request(body(kMessages, field, value), model); }));
     }
     return errors;
   }

@@ -18,7 +18,7 @@ ServedModel pooled_model() {
 }
 
 EmbeddingsRequest parsed_input(const std::string& body, bool pooling = false) {
-  return parse_embeddings_request(parse_body(body), pooled_model(), ContentFormat::kText, pooling);
+  return parse_embeddings_request(parse_body(body), pooled_model(), pooling);
 }
 ScoreRequest parsed_score(const std::string& body) {
   return parse_score_request(parse_body(body), pooled_model(), false);
@@ -29,7 +29,7 @@ ScoreRequest parsed_rerank(const std::string& body) {
 
 // The inputs as the engine gets them.
 std::vector<Ids> fitted(const std::string& body, const ServedModel& model = pooled_model()) {
-  EmbeddingsRequest request = parse_embeddings_request(parse_body(body), model, ContentFormat::kText);
+  EmbeddingsRequest request = parse_embeddings_request(parse_body(body), model);
   std::vector<Ids> inputs = tokenize_prompts(request.inputs, request.add_special_tokens, model);
   for (Ids& input : inputs) fit_input(input, request, "input", model);
   return inputs;

@@ -15,7 +15,7 @@ const std::string kId = "resp_0123456789abcdef0123456789abcdef";
 class ResponsesRequestTest : public ::testing::Test {
  protected:
   ResponsesRequest parse(const std::string& body, std::size_t key = 0) {
-    return parse_responses_request(parse_body(body), {model_, ContentFormat::kText, store_, key, kId});
+    return parse_responses_request(parse_body(body), {model_, store_, key, kId});
   }
   ResponsesRequest parse_input(const std::string& input) { return parse(R"({"input": )" + input + "}"); }
   std::string messages(const std::string& body) { return parse(body).chat.context["messages"].dump(); }
@@ -331,8 +331,7 @@ TEST_F(StoredConversationTest, ReferencesToMuchThatIsKeptAreRefused) {
     input += (i == 0 ? "" : ",") + OrderedJson{{"id", item["id"]}}.dump();
   }
   const auto parse_from = [&](const std::string& items) {
-    return parse_responses_request(parse_body(R"({"input": )" + items + "]}"),
-                                   {model_, ContentFormat::kText, large, 0, kId});
+    return parse_responses_request(parse_body(R"({"input": )" + items + "]}"), {model_, large, 0, kId});
   };
   EXPECT_EQ(parse_from(input.substr(0, input.find(','))).num_items, 1U);
   EXPECT_THAT(test::error_of([&] { parse_from(input); }).what(), HasSubstr("the conversation has more than"));

@@ -41,7 +41,7 @@ class ResponsesResponseTest : public ::testing::Test {
   };
 
   std::unique_ptr<Response> make(const std::string& fields, std::vector<OutputDelta> deltas) {
-    const ResponsesContext context{model_, ContentFormat::kText, store_, 5, kResponseId};
+    const ResponsesContext context{model_, store_, 5, kResponseId};
     ResponsesRequest request =
         parse_responses_request(parse_body(R"({"input": "hi", )" + fields + "}"), context);
     return make_responses_response(test::head(kResponseId), std::move(request), context,

@@ -11,7 +11,7 @@ using test::served_model;
 using ::testing::StartsWith;
 
 OrderedJson tokenize(const char* body, bool adds_special_tokens = true) {
-  return tokenize_body(parse_body(body), served_model(), ContentFormat::kText, [&](const ChatRequest& chat) {
+  return tokenize_body(parse_body(body), served_model(), [&](const ChatRequest& chat) {
     EXPECT_EQ(chat.add_special_tokens, adds_special_tokens);
     return std::vector<TokenId>{1};
   });

@@ -54,7 +54,7 @@ void check(const quire::EngineRequest& request, const ServedModel& model) {
 void read_response(quire::OrderedJson body, const ServedModel& model) {
   quire::server::ResponseStore store(1 << 20);
   const std::string id = "resp_0123456789abcdef0123456789abcdef";
-  const quire::server::ResponsesContext context{model, quire::server::ContentFormat::kText, store, 0, id};
+  const quire::server::ResponsesContext context{model, store, 0, id};
   const auto request = parse_responses_request(std::move(body), context);
   store.put(id, 0, request.echo, {}, request.input, "[]");
   if (store.find(id, 0) == nullptr) return;
@@ -64,9 +64,8 @@ void read_response(quire::OrderedJson body, const ServedModel& model) {
 }
 
 void read(std::uint8_t endpoint, std::string_view text) {
-  const ServedModel model = served_model();
+  ServedModel model = served_model();
   const quire::OrderedJson body = quire::server::parse_body(text);
-  using quire::server::ContentFormat;
   switch (endpoint % 8) {
     case 0: {
       auto completion = parse_completion_request(body, model);
@@ -74,24 +73,25 @@ void read(std::uint8_t endpoint, std::string_view text) {
       return;
     }
     case 1: {
-      const auto request = parse_chat_request(body, model, ContentFormat::kText);
+      const auto request = parse_chat_request(body, model);
       const auto pieces = render_chat(request, chat_template(), {});
-      return check(make_engine_request(request, tokenize_chat(request, pieces, model), model), model);
+      const auto tokens = tokenizer_of(model).encode(pieces, request.add_special_tokens);
+      return check(make_engine_request(request, tokens, model), model);
     }
     case 2:
-      tokenize_body(body, model, ContentFormat::kParts,
-                    [](const auto&) { return std::vector<quire::TokenId>(); });
+      model.content_format = quire::server::ContentFormat::kParts;
+      tokenize_body(body, model, [](const auto&) { return std::vector<quire::TokenId>(); });
       return;
     case 3:
-      parse_embeddings_request(body, model, ContentFormat::kText);
+      parse_embeddings_request(body, model);
       return;
     case 4:
       return read_response(body, model);
     case 5: {
-      const auto request =
-          quire::server::parse_messages_request(body, {.model = model, .format = ContentFormat::kText});
+      const auto request = quire::server::parse_messages_request(body, model);
       const auto pieces = quire::server::render_chat(request, chat_template(), {});
-      return check(make_engine_request(request, tokenize_chat(request, pieces, model), model), model);
+      const auto tokens = tokenizer_of(model).encode(pieces, request.add_special_tokens);
+      return check(make_engine_request(request, tokens, model), model);
     }
     case 6:
       parse_score_request(body, model, body.contains("query"));
