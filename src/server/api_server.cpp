@@ -293,7 +293,7 @@ struct ApiServer::Impl {
     if (is_window(path)) {
       if (!window && !service) throw ApiError(503, kNotReady);
       if (!window) throw ApiError(404, "there is no window; `quire serve --window` opens one");
-      return window->answer(shared);
+      return path == kWindowState ? window->answer(shared) : answer_page(exchange);
     }
     if (path == kVersion) return exchange.send_json(200, {{"version", QUIRE_VERSION}});
     if (path != kLive && !service) throw ApiError(503, kNotReady);

@@ -11,13 +11,13 @@ class Engine;
 
 namespace quire::server {
 
-// The page at /window and what it shows: the cache, the steps and the sequences of an engine that runs, or of
-// a recording. Thread contract: any thread may call answer, but not once close has been called.
+// What the page at /window shows: the cache, the steps and the sequences of an engine that runs, or of a
+// recording. Thread contract: any thread may call answer, but not once close has been called.
 class Window {
  public:
   virtual ~Window() = default;
-  // A request for the page, for one of its files, or for what it shows: as events, of an engine; of a
-  // recording as JSON, behind the step that the query names.
+  // A request for /window/state: events, of an engine; of a recording JSON, behind the step that the query
+  // names.
   virtual void answer(const std::shared_ptr<Exchange>& exchange) = 0;
   // Ends all streams of events. It must come before the engine goes, and the window must go after it.
   virtual void close() = 0;
@@ -41,6 +41,8 @@ struct WindowOptions {
 
 // Error where this build has no window.
 void require_window();
+// Answers a request for the page or for one of its files. ApiError where there is no such file.
+void answer_page(Exchange& exchange);
 // Of an engine, which outlives close(). Nothing is asked of it while nobody watches.
 std::unique_ptr<Window> make_window(Engine& engine, WindowOptions options);
 // Of a recording that can be done again. Error where it cannot.

@@ -6,6 +6,8 @@ namespace quire::server {
 
 void require_window() { fail("this build has no window (QUIRE_WINDOW=OFF)"); }
 
+void answer_page(Exchange& /*exchange*/) { require_window(); }
+
 std::unique_ptr<Window> make_window(Engine& /*engine*/, WindowOptions /*options*/) {
   require_window();
   return nullptr;

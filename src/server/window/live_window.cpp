@@ -8,7 +8,6 @@
 #include "engine/engine.h"
 #include "server/api_error.h"
 #include "server/window.h"
-#include "server/window/page.h"
 #include "server/window/window_book.h"
 
 namespace quire::server {
@@ -38,8 +37,21 @@ class LiveWindow final : public Window {
   }
   ~LiveWindow() override { close(); }
 
-  void answer(const std::shared_ptr<Exchange>& exchange) override;
-  void close() override;
+  void answer(const std::shared_ptr<Exchange>& exchange) override {
+    const std::lock_guard lock(*mutex_);
+    if (closing_) throw ApiError(503, "the server stops");
+    if (watchers_.size() >= kMostWatchers)
+      throw ApiError(503, format_text("{} watch already; that is the most", kMostWatchers));
+    exchange->send_events(":\n\n");  // so that the page knows that it may watch
+    if (exchange->request().method == "HEAD") return exchange->end_events(":\n\n");
+    watchers_.push_back({exchange});
+    changed_->notify_all();
+  }
+
+  void close() override {
+    change_and_wake(*mutex_, *changed_, [this] { closing_ = true; });
+    if (thread_.joinable()) thread_.join();
+  }
 
  private:
   // Of one time that somebody watches. The engine's thread has it as long as the scheduler tells the book.
@@ -54,10 +66,87 @@ class LiveWindow final : public Window {
     std::optional<WindowFrame> frame;  // made, and not yet sent
   };
 
-  void run();
-  bool take_frame(const std::shared_ptr<Watch>& watch, WindowFrame& frame);
-  void send(const Watch& watch, const std::optional<WindowFrame>& before, const WindowFrame& frame);
-  void add_texts(WindowFrame& frame) const;
+  void run() {
+    name_thread("quire-window");
+    std::shared_ptr<Watch> watch;
+    std::optional<WindowFrame> before;
+    while (true) {
+      {
+        std::unique_lock lock(*mutex_);
+        std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.exchange->is_gone(); });
+        if (watchers_.empty() && watch) {
+          engine_.look([watch](Scheduler& scheduler) { scheduler.remove_observer(&watch->book); });
+          watch.reset();
+          before.reset();
+        }
+        changed_->wait(lock, [this] { return closing_ || !watchers_.empty(); });
+        if (closing_) break;
+      }
+      const auto asked_at = Clock::now();
+      if (!watch) watch = last_ = std::make_shared<Watch>();
+      WindowFrame frame;
+      if (!take_frame(watch, frame)) break;
+      const auto got_at = Clock::now();
+      const std::chrono::duration<double> making(frame.cost);
+      try {
+        if (options_.with_text) add_texts(frame);
+        send(*watch, before, frame);
+        before = std::move(frame);
+      } catch (const std::exception& e) {  // no memory, say
+        log_error("the window misses a frame: {}", e.what());
+      }
+      const auto pause =
+          std::chrono::duration_cast<Clock::duration>(kIdleShare * (making + (Clock::now() - got_at)));
+      std::unique_lock lock(*mutex_);
+      changed_->wait_until(lock, asked_at + std::max<Clock::duration>(kInterval, pause),
+                           [this] { return closing_; });
+    }
+    const std::lock_guard lock(*mutex_);
+    for (Watcher& watcher : watchers_) watcher.exchange->end_events("event: end\ndata:\n\n");
+    watchers_.clear();
+  }
+
+  // Asks the engine for a frame, and waits for it. False: the window closes.
+  bool take_frame(const std::shared_ptr<Watch>& watch, WindowFrame& frame) {
+    const std::size_t num_tail = options_.with_text ? kTailTokens : 0;
+    engine_.look(
+        [watch, num_tail, options = options_, mutex = mutex_, changed = changed_](Scheduler& scheduler) {
+          if (!std::exchange(watch->is_attached, true)) {
+            watch->book.attach(scheduler);
+            scheduler.add_observer(&watch->book);
+          }
+          WindowFrame made = watch->book.frame(num_tail);
+          const std::lock_guard lock(*mutex);
+          if (watch->about.empty()) watch->about = about_patch(scheduler.config(), options, 0, 0);
+          watch->frame = std::move(made);
+          changed->notify_all();
+        });
+    std::unique_lock lock(*mutex_);
+    changed_->wait(lock, [&] { return closing_ || watch->frame; });
+    if (closing_) return false;
+    frame = std::move(*std::exchange(watch->frame, {}));
+    return true;
+  }
+
+  // The difference from the frame before; to those who do not have that, all.
+  void send(const Watch& watch, const std::optional<WindowFrame>& before, const WindowFrame& frame) {
+    const std::string difference = before ? event_of(frame_patch(&*before, frame)) : std::string();
+    std::string whole;
+    const std::lock_guard lock(*mutex_);
+    for (Watcher& watcher : watchers_) {
+      const bool has_frame = std::exchange(watcher.has_frame, true);
+      if (!has_frame && whole.empty())  // about and frame are objects
+        whole = event_of(watch.about.substr(0, watch.about.size() - 1) + "," +
+                         frame_patch(nullptr, frame).substr(1));
+      watcher.exchange->send_events(has_frame ? difference : whole);
+    }
+  }
+
+  void add_texts(WindowFrame& frame) const {
+    if (!engine_.has_tokenizer()) return;
+    for (auto& [id, sequence] : frame.sequences)
+      sequence.text = engine_.tokenizer().decode(sequence.tail, false);
+  }
 
   Engine& engine_;
   const WindowOptions options_;
@@ -68,106 +157,6 @@ class LiveWindow final : public Window {
   std::shared_ptr<Watch> last_;    // outlives the scheduler, which may still know its book
   std::thread thread_;
 };
-
-void LiveWindow::answer(const std::shared_ptr<Exchange>& exchange) {
-  if (window_path(*exchange) != kWindowState) return answer_page(*exchange);
-  const std::lock_guard lock(*mutex_);
-  if (closing_) throw ApiError(503, "the server stops");
-  if (watchers_.size() >= kMostWatchers)
-    throw ApiError(503, format_text("{} watch already; that is the most", kMostWatchers));
-  exchange->send_events(":\n\n");  // so that the page knows that it may watch
-  if (exchange->request().method == "HEAD") return exchange->end_events(":\n\n");
-  watchers_.push_back({exchange});
-  changed_->notify_all();
-}
-
-void LiveWindow::close() {
-  change_and_wake(*mutex_, *changed_, [this] { closing_ = true; });
-  if (thread_.joinable()) thread_.join();
-}
-
-void LiveWindow::run() {
-  name_thread("quire-window");
-  std::shared_ptr<Watch> watch;
-  std::optional<WindowFrame> before;
-  while (true) {
-    {
-      std::unique_lock lock(*mutex_);
-      std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.exchange->is_gone(); });
-      if (watchers_.empty() && watch) {
-        engine_.look([watch](Scheduler& scheduler) { scheduler.remove_observer(&watch->book); });
-        watch.reset();
-        before.reset();
-      }
-      changed_->wait(lock, [this] { return closing_ || !watchers_.empty(); });
-      if (closing_) break;
-    }
-    const auto asked_at = Clock::now();
-    if (!watch) watch = last_ = std::make_shared<Watch>();
-    WindowFrame frame;
-    if (!take_frame(watch, frame)) break;
-    const auto got_at = Clock::now();
-    const std::chrono::duration<double> making(frame.cost);
-    try {
-      if (options_.with_text) add_texts(frame);
-      send(*watch, before, frame);
-      before = std::move(frame);
-    } catch (const std::exception& e) {  // no memory, say
-      log_error("the window misses a frame: {}", e.what());
-    }
-    const auto pause =
-        std::chrono::duration_cast<Clock::duration>(kIdleShare * (making + (Clock::now() - got_at)));
-    std::unique_lock lock(*mutex_);
-    changed_->wait_until(lock, asked_at + std::max<Clock::duration>(kInterval, pause),
-                         [this] { return closing_; });
-  }
-  const std::lock_guard lock(*mutex_);
-  for (Watcher& watcher : watchers_) watcher.exchange->end_events("event: end\ndata:\n\n");
-  watchers_.clear();
-}
-
-// Asks the engine for a frame, and waits for it. False: the window closes.
-bool LiveWindow::take_frame(const std::shared_ptr<Watch>& watch, WindowFrame& frame) {
-  const std::size_t num_tail = options_.with_text ? kTailTokens : 0;
-  engine_.look(
-      [watch, num_tail, options = options_, mutex = mutex_, changed = changed_](Scheduler& scheduler) {
-        if (!std::exchange(watch->is_attached, true)) {
-          watch->book.attach(scheduler);
-          scheduler.add_observer(&watch->book);
-        }
-        WindowFrame made = watch->book.frame(num_tail);
-        const std::lock_guard lock(*mutex);
-        if (watch->about.empty()) watch->about = about_patch(scheduler.config(), options, 0, 0);
-        watch->frame = std::move(made);
-        changed->notify_all();
-      });
-  std::unique_lock lock(*mutex_);
-  changed_->wait(lock, [&] { return closing_ || watch->frame; });
-  if (closing_) return false;
-  frame = std::move(*std::exchange(watch->frame, {}));
-  return true;
-}
-
-// The difference from the frame before; to those who do not have that, all.
-void LiveWindow::send(const Watch& watch, const std::optional<WindowFrame>& before,
-                      const WindowFrame& frame) {
-  const std::string difference = before ? event_of(frame_patch(&*before, frame)) : std::string();
-  std::string whole;
-  const std::lock_guard lock(*mutex_);
-  for (Watcher& watcher : watchers_) {
-    const bool has_frame = std::exchange(watcher.has_frame, true);
-    if (!has_frame && whole.empty())  // about and frame are objects
-      whole = event_of(watch.about.substr(0, watch.about.size() - 1) + "," +
-                       frame_patch(nullptr, frame).substr(1));
-    watcher.exchange->send_events(has_frame ? difference : whole);
-  }
-}
-
-void LiveWindow::add_texts(WindowFrame& frame) const {
-  if (!engine_.has_tokenizer()) return;
-  for (auto& [id, sequence] : frame.sequences)
-    sequence.text = engine_.tokenizer().decode(sequence.tail, false);
-}
 
 }  // namespace
 

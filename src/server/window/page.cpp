@@ -1,7 +1,4 @@
-#include "server/window/page.h"
-
 #include "base/json.h"
-#include "server/api_error.h"
 #include "server/window.h"
 
 namespace quire::server {
@@ -28,12 +25,8 @@ std::string type_of(std::string_view path) {
 
 void require_window() {}
 
-std::string_view window_path(const Exchange& exchange) {
-  return exchange.request().path().substr(std::string_view("/window").size());
-}
-
 void answer_page(Exchange& exchange) {
-  const std::string_view path = window_path(exchange);
+  const std::string_view path = exchange.request().path().substr(std::string_view("/window").size());
   for (const File& file : kFiles) {
     if (file.path != path) continue;
     return exchange.send(200,

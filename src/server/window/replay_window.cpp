@@ -8,7 +8,6 @@
 #include "record/replayer.h"
 #include "server/api_error.h"
 #include "server/window.h"
-#include "server/window/page.h"
 #include "server/window/window_book.h"
 
 namespace quire::server {
@@ -42,6 +41,16 @@ struct Playback {
   Replayer replayer;
 };
 
+// A number of the query, which the page makes; 0: it has none.
+template <typename T>
+T query_number(std::string_view target, std::string_view name) {
+  const std::size_t at = target.find(name);
+  T number{};
+  if (at != std::string_view::npos)
+    std::from_chars(target.data() + at + name.size(), target.data() + target.size(), number);
+  return number;
+}
+
 class ReplayWindow final : public Window {
  public:
   explicit ReplayWindow(Recording recording) : recording_(std::move(recording)) {
@@ -57,7 +66,6 @@ class ReplayWindow final : public Window {
   ~ReplayWindow() override { close(); }
 
   void answer(const std::shared_ptr<Exchange>& exchange) override {
-    if (window_path(*exchange) != kWindowState) return answer_page(*exchange);
     boost::asio::post(worker_, [this, exchange] {
       try {
         exchange->send(200, {{"Content-Type", "application/json"}}, state(exchange->request().target));
@@ -70,7 +78,25 @@ class ReplayWindow final : public Window {
   void close() override { worker_.join(); }
 
  private:
-  std::string state(std::string_view target);
+  // "?step=N": behind the plan of that step; of one more than there are, at the end. "?time=SECONDS": of the
+  // last one planned by then.
+  std::string state(std::string_view target) {
+    std::uint64_t step = query_number<std::uint64_t>(target, "?step=");
+    if (target.find("?time=") != std::string_view::npos) {
+      const auto by = std::ranges::upper_bound(step_seconds_, query_number<double>(target, "?time="));
+      step = static_cast<std::uint64_t>(by - step_seconds_.begin());
+    }
+    step = std::clamp<std::uint64_t>(step, 1, step_seconds_.size() + 1);
+    if (!playback_ || playback_->replayer.step() > step) playback_ = std::make_unique<Playback>(recording_);
+    auto& [reader, book, replayer] = *playback_;
+    while (replayer.step() < step && !replayer.difference() && reader.next(replayer)) {
+    }
+    OrderedJson difference = "";
+    if (const auto& found = replayer.difference())
+      difference = format_text("behind step {} the replay differs: {}", found->step, found->what);
+    return format_text("{},\"difference\":{},{}", std::string_view(about_).substr(0, about_.size() - 1),
+                       difference.dump(), frame_patch(nullptr, book.frame()).substr(1));
+  }
 
   const Recording recording_;
   std::vector<double> step_seconds_;  // when each was planned
@@ -78,36 +104,6 @@ class ReplayWindow final : public Window {
   std::unique_ptr<Playback> playback_;  // of the worker
   boost::asio::thread_pool worker_{1};
 };
-
-// A number of the query, which the page makes; 0: it has none.
-template <typename T>
-T query_number(std::string_view target, std::string_view name) {
-  const std::size_t at = target.find(name);
-  T number{};
-  if (at != std::string_view::npos)
-    std::from_chars(target.data() + at + name.size(), target.data() + target.size(), number);
-  return number;
-}
-
-// "?step=N": behind the plan of that step; of one more than there are, at the end. "?time=SECONDS": of the
-// last one planned by then.
-std::string ReplayWindow::state(std::string_view target) {
-  std::uint64_t step = query_number<std::uint64_t>(target, "?step=");
-  if (target.find("?time=") != std::string_view::npos) {
-    const auto by = std::ranges::upper_bound(step_seconds_, query_number<double>(target, "?time="));
-    step = static_cast<std::uint64_t>(by - step_seconds_.begin());
-  }
-  step = std::clamp<std::uint64_t>(step, 1, step_seconds_.size() + 1);
-  if (!playback_ || playback_->replayer.step() > step) playback_ = std::make_unique<Playback>(recording_);
-  auto& [reader, book, replayer] = *playback_;
-  while (replayer.step() < step && !replayer.difference() && reader.next(replayer)) {
-  }
-  OrderedJson difference = "";
-  if (const auto& found = replayer.difference())
-    difference = format_text("behind step {} the replay differs: {}", found->step, found->what);
-  return format_text("{},\"difference\":{},{}", std::string_view(about_).substr(0, about_.size() - 1),
-                     difference.dump(), frame_patch(nullptr, book.frame()).substr(1));
-}
 
 }  // namespace
 

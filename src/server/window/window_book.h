@@ -2,7 +2,6 @@
 
 #include <deque>
 #include <functional>
-#include <map>
 #include <string_view>
 
 #include "scheduler/scheduler.h"
