@@ -53,7 +53,31 @@ struct Transfer {
   Owned<curl_slist, curl_slist_free_all> headers;
   std::array<char, CURL_ERROR_SIZE> error{};
 
-  explicit Transfer(HttpCall the_call);
+  explicit Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_easy_init()) {
+    QUIRE_CHECK(easy != nullptr);
+    // HTTP/1.1 has one connection for each answer, so that streams do not hold up one another.
+    curl_easy_setopt(easy.get(), CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
+    curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy.get(), CURLOPT_URL, call.url.c_str());
+    curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
+    curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, error.data());
+    curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, this);
+    curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &Transfer::take);
+    if (call.body) {
+      curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
+      curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
+    }
+    if (call.head_only) curl_easy_setopt(easy.get(), CURLOPT_NOBODY, 1L);
+    if (call.stall_timeout.count() > 0) {
+      curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes/s
+      curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_TIME, static_cast<long>(call.stall_timeout.count()));
+    }
+    call.headers.emplace_back("Expect:");  // a long prompt is sent without asking first
+    for (const std::string& header : call.headers)
+      headers.reset(curl_slist_append(headers.release(), header.c_str()));
+    curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
+  }
 
   static std::size_t take(const char* bytes, std::size_t size, std::size_t count, void* self) noexcept {
     const Transfer& transfer = *static_cast<const Transfer*>(self);
@@ -61,32 +85,6 @@ struct Transfer {
     return go_on ? size * count : CURL_WRITEFUNC_ERROR;
   }
 };
-
-Transfer::Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_easy_init()) {
-  QUIRE_CHECK(easy != nullptr);
-  // HTTP/1.1 has one connection for each answer, so that streams do not hold up one another.
-  curl_easy_setopt(easy.get(), CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
-  curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy.get(), CURLOPT_URL, call.url.c_str());
-  curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
-  curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, error.data());
-  curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, this);
-  curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &Transfer::take);
-  if (call.body) {
-    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
-    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
-  }
-  if (call.head_only) curl_easy_setopt(easy.get(), CURLOPT_NOBODY, 1L);
-  if (call.stall_timeout.count() > 0) {
-    curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes/s
-    curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_TIME, static_cast<long>(call.stall_timeout.count()));
-  }
-  call.headers.emplace_back("Expect:");  // a long prompt is sent without asking first
-  for (const std::string& header : call.headers)
-    headers.reset(curl_slist_append(headers.release(), header.c_str()));
-  curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
-}
 
 Url parse_url(const std::string& text) {
   Url url(curl_url());
@@ -109,20 +107,19 @@ struct HttpClient::Impl {
   Owned<CURLM, curl_multi_cleanup> multi;
   std::unordered_map<CURL*, std::unique_ptr<Transfer>> transfers;
 
-  void finish(CURL* easy, CURLcode code);
+  void finish(CURL* easy, CURLcode code) {
+    const auto node = transfers.extract(easy);
+    Transfer& transfer = *node.mapped();
+    curl_multi_remove_handle(multi.get(), easy);
+    HttpOutcome outcome{status_of(easy),
+                        {},
+                        headers_of(easy),
+                        std::chrono::seconds(info<curl_off_t>(easy, CURLINFO_RETRY_AFTER))};
+    if (code != CURLE_OK)
+      outcome.error = transfer.error[0] ? transfer.error.data() : curl_easy_strerror(code);
+    transfer.call.on_done(outcome);
+  }
 };
-
-void HttpClient::Impl::finish(CURL* easy, CURLcode code) {
-  const auto node = transfers.extract(easy);
-  Transfer& transfer = *node.mapped();
-  curl_multi_remove_handle(multi.get(), easy);
-  HttpOutcome outcome{status_of(easy),
-                      {},
-                      headers_of(easy),
-                      std::chrono::seconds(info<curl_off_t>(easy, CURLINFO_RETRY_AFTER))};
-  if (code != CURLE_OK) outcome.error = transfer.error[0] ? transfer.error.data() : curl_easy_strerror(code);
-  transfer.call.on_done(outcome);
-}
 
 HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
