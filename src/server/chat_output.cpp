@@ -3,6 +3,185 @@
 #include <span>
 
 namespace quire::server {
+namespace {
+
+constexpr const char* kChatObject = "chat.completion";
+constexpr const char* kChunkObject = "chat.completion.chunk";
+
+// Both names that clients know: vLLM's, and DeepSeek's.
+void add_reasoning(OrderedJson& message, const std::string& reasoning) {
+  message["reasoning"] = reasoning;
+  message["reasoning_content"] = reasoning;
+}
+
+OrderedJson message_json(const OutputDelta& message, bool include_reasoning) {
+  OrderedJson json;
+  json["role"] = "assistant";
+  const bool no_content =
+      message.content.empty() && !(message.tool_calls.empty() && message.reasoning.empty());
+  json["content"] = no_content ? OrderedJson() : OrderedJson(message.content);
+  add_nulls(json, {"refusal", "annotations", "audio", "function_call", "reasoning"});
+  if (include_reasoning && !message.reasoning.empty()) add_reasoning(json, message.reasoning);
+  for (const ToolCallDelta& call : message.tool_calls)
+    json["tool_calls"].push_back(
+        function_tool({{"name", call.name}, {"arguments", call.arguments}}, call.id));
+  return json;
+}
+
+// Content, reasoning and the heads of new tool calls: these have no arguments yet.
+OrderedJson delta_json(const OutputDelta& delta, bool include_reasoning) {
+  OrderedJson json = OrderedJson::object();
+  if (!delta.content.empty()) json["content"] = delta.content;
+  if (include_reasoning && !delta.reasoning.empty()) add_reasoning(json, delta.reasoning);
+  for (const ToolCallDelta& call : delta.tool_calls) {
+    if (call.id.empty()) continue;
+    OrderedJson head = {{"index", call.index}};
+    head.update(function_tool({{"name", call.name}, {"arguments", ""}}, call.id));
+    json["tool_calls"].push_back(std::move(head));
+  }
+  return json;
+}
+
+// The arguments of the delta's tool calls.
+OrderedJson arguments_json(const OutputDelta& delta) {
+  OrderedJson json = OrderedJson::object();
+  for (const ToolCallDelta& call : delta.tool_calls) {
+    if (call.arguments.empty()) continue;
+    json["tool_calls"].push_back({{"index", call.index}, {"function", {{"arguments", call.arguments}}}});
+  }
+  return json;
+}
+
+class ChatResponse final : public Response {
+ public:
+  ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
+               const MakeParser& make_parser)
+      : Response(std::move(head), {request.stream, request.timings || request.metrics}),
+        request_(std::move(request)),
+        model_(model),
+        choices_(request_.params.n) {
+    for (Choice& choice : choices_) choice.parser = make_parser();
+  }
+
+  void take(const RequestUpdate& update) override {
+    Choice& taken = choice_of(update);
+    taken.message.append(taken.take(update));
+  }
+
+  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings) override {
+    const RequestOutput& output = outputs.front();
+    OrderedJson body = begin_response(head_, kChatObject);
+    const TokenNames names = token_names(request_, model_);
+    OrderedJson choices = OrderedJson::array();
+    for (std::size_t i = 0; i < output.outputs.size(); ++i) {
+      const CompletionOutput& completion = output.outputs[i];
+      OutputDelta& message = choices_[i].message;
+      message.content.insert(0, request_.echoed);
+      OrderedJson choice = {{"index", completion.index},
+                            {"message", message_json(message, request_.include_reasoning)}};
+      complete(choice, completion, 0);
+      choice["routed_experts"] = nullptr;
+      choices.push_back(std::move(choice));
+    }
+    Usage usage = usage_of(outputs);
+    usage.reasoning_tokens = reasoning_tokens();
+    body["choices"] = std::move(choices);
+    body["usage"] = usage_json(usage);
+    add_fingerprint(body, head_);
+    add_nulls(body, {"service_tier", "prompt_logprobs", "prompt_token_ids", "prompt_text",
+                     "kv_transfer_params", "ec_transfer_params", "metrics"});
+    if (request_.report_prompt_logprobs)
+      body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
+    if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
+    add_timings(body, request_, timings, usage);
+    return body;
+  }
+
+  std::string events(std::size_t, const RequestUpdate& update) override {
+    const CompletionOutput& output = update.output;
+    Choice& choice = choice_of(update);
+    const std::size_t sent = choice.tokens;
+    const OutputDelta delta = choice.take(update);
+    usage_ = usage_of(std::span(&update.request, 1));
+    if (choice.tokens == sent && delta.empty() && !output.finished()) return {};
+
+    std::vector<OrderedJson> chunks;
+    if (!std::exchange(choice.begun, true)) add_first(update, chunks);
+    OrderedJson first = delta_json(delta, request_.include_reasoning);
+    OrderedJson arguments = arguments_json(delta);
+    const std::size_t begin = chunks.size();
+    if (!first.empty() || arguments.empty()) chunks.push_back(begin_chunk(update, std::move(first)));
+    if (!arguments.empty()) chunks.push_back(begin_chunk(update, std::move(arguments)));
+    if (request_.continuous_usage)
+      for (OrderedJson& chunk : std::span(chunks).subspan(begin))
+        chunk["usage"] = usage_json(usage_of(update));
+    // What concerns the update as a whole stands in its last chunk.
+    complete(chunks.back()["choices"][0], output, sent);
+    if (output.finished()) add_fingerprint(chunks.back(), head_);
+    std::string events;
+    for (const OrderedJson& chunk : chunks) events += to_event(chunk);
+    return events;
+  }
+
+  std::string last_events(const std::optional<Timings>& timings) override {
+    usage_.reasoning_tokens = reasoning_tokens();
+    return last_chunk(begin_response(head_, kChunkObject), request_, usage_, timings);
+  }
+
+ private:
+  struct Choice : ChatOutput {
+    bool begun = false;
+    OutputDelta message;  // of a whole answer: all deltas, joined
+  };
+
+  Choice& choice_of(const RequestUpdate& update) { return choices_[update.output.index]; }
+
+  std::int64_t reasoning_tokens() const {
+    std::int64_t tokens = 0;
+    for (const Choice& choice : choices_) tokens += choice.reasoning_tokens;
+    return tokens;
+  }
+
+  OrderedJson begin_chunk(const RequestUpdate& update, OrderedJson delta) const {
+    OrderedJson choice = {{"index", update.output.index}, {"delta", std::move(delta)}};
+    add_nulls(choice, {"logprobs", "finish_reason"});
+    OrderedJson chunk = begin_response(head_, kChunkObject);
+    chunk["choices"] = OrderedJson::array({std::move(choice)});
+    return chunk;
+  }
+
+  void add_first(const RequestUpdate& update, std::vector<OrderedJson>& chunks) const {
+    chunks.push_back(begin_chunk(update, {{"role", "assistant"}, {"content", ""}}));
+    OrderedJson& ids = chunks.back()["prompt_token_ids"] = nullptr;
+    if (request_.return_token_ids) ids = update.request.prompt_token_ids;
+    if (!request_.echoed.empty()) chunks.push_back(begin_chunk(update, {{"content", request_.echoed}}));
+    if (!request_.continuous_usage) return;
+    Usage usage = usage_of(update);
+    usage.completion_tokens = 0;
+    for (OrderedJson& chunk : chunks) chunk["usage"] = usage_json(usage);
+  }
+
+  // What a choice has beside its text; sent: tokens, before.
+  void complete(OrderedJson& choice, const CompletionOutput& output, std::size_t sent) const {
+    choice["logprobs"] = nullptr;
+    if (request_.params.logprobs)
+      choice["logprobs"] =
+          chat_logprobs(std::span(output.logprobs).subspan(sent), token_names(request_, model_));
+    if (output.finished()) add_ending(choice, output);
+    // By the model's own choice, as in vLLM.
+    const bool called = choices_[output.index].has_calls && request_.only_tool.empty();
+    if (called && output.finish_reason == FinishReason::kStop) choice["finish_reason"] = "tool_calls";
+    choice["token_ids"] = nullptr;
+    if (request_.return_token_ids) choice["token_ids"] = std::span(output.token_ids).subspan(sent);
+  }
+
+  const ChatRequest request_;
+  const ServedModel& model_;
+  std::vector<Choice> choices_;
+  Usage usage_;  // of a stream
+};
+
+}  // namespace
 
 OutputDelta ChatOutput::take(const RequestUpdate& update) {
   OutputDelta delta = parser->parse(update.new_text);
@@ -50,6 +229,11 @@ void BlockResponse::add(const OutputDelta& delta) {
     change(Block::kCall, &call);
     add_piece(Block::kCall, call.arguments);
   }
+}
+
+std::unique_ptr<Response> make_chat_response(ResponseHead head, ChatRequest request, const ServedModel& model,
+                                             const MakeParser& make_parser) {
+  return std::make_unique<ChatResponse>(std::move(head), std::move(request), model, make_parser);
 }
 
 }  // namespace quire::server
