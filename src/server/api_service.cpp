@@ -252,9 +252,7 @@ void ApiService::detokenize(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void ApiService::show_models(const std::shared_ptr<Exchange>& exchange) {
-  const std::string id = model_id(exchange->request().path());
-  exchange->send_json(200,
-                      id.empty() ? models_body(model_, start_time_) : model_body(id, model_, start_time_));
+  exchange->send_json(200, models_body(model_id(exchange->request().path()), model_, start_time_));
 }
 
 void ApiService::show_openapi(const std::shared_ptr<Exchange>& exchange) {

@@ -74,15 +74,12 @@ OrderedJson detokenize_body(const OrderedJson& body, const ServedModel& model) {
   return {{"prompt", text}, {"content", text}};
 }
 
-OrderedJson models_body(const ServedModel& model, std::int64_t created) {
+OrderedJson models_body(const std::string& id, const ServedModel& model, std::int64_t created) {
+  check_model_name(id, model);
+  if (!id.empty()) return model_json(id, model, created);
   OrderedJson data = OrderedJson::array();
   for (const std::string& name : model.names) data.push_back(model_json(name, model, created));
   return {{"object", "list"}, {"data", std::move(data)}};
-}
-
-OrderedJson model_body(const std::string& id, const ServedModel& model, std::int64_t created) {
-  check_model_name(id, model);
-  return model_json(id, model, created);
 }
 
 }  // namespace quire::server

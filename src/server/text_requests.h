@@ -18,9 +18,8 @@ OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model,
 // POST /detokenize: its tokens. Special tokens are shown; the text has vLLM's name and llama.cpp's.
 OrderedJson detokenize_body(const OrderedJson& body, const ServedModel& model);
 
-// GET /v1/models and /v1/models/{id}; of the latter, ApiError (404) for an id that nothing has.
-OrderedJson models_body(const ServedModel& model, std::int64_t created);
-OrderedJson model_body(const std::string& id, const ServedModel& model, std::int64_t created);
+// GET /v1/models/{id}, or, where the id is empty, GET /v1/models. ApiError (404) for an id that nothing has.
+OrderedJson models_body(const std::string& id, const ServedModel& model, std::int64_t created);
 
 // GET /openapi.json: what is served, in OpenAPI 3.1, with the limits that hold for this model. openapi.json
 // has what is special of each route; what all have alike is added (openapi.cpp): the errors, that optional

@@ -52,15 +52,15 @@ TEST(DetokenizeTest, TurnsTokensIntoText) {
 }
 
 TEST(ModelsTest, EveryNameIsAModel) {
-  const auto body = models_body(served_model(), 1700000000);
+  const auto body = models_body("", served_model(), 1700000000);
   EXPECT_EQ(body["object"], "list");
   ASSERT_EQ(body["data"].size(), 2U);
   EXPECT_EQ(
       to_line(body["data"][1]),
       R"({"id":"alias","object":"model","created":1700000000,"owned_by":"quire","root":"alias","parent":null,)"
       R"("max_model_len":64,"permission":[]})");
-  EXPECT_EQ(model_body("toy", served_model(), 1)["id"], "toy");
-  EXPECT_EQ(error_of([] { model_body("other", served_model(), 1); }).status, 404);
+  EXPECT_EQ(models_body("toy", served_model(), 1)["id"], "toy");
+  EXPECT_EQ(error_of([] { models_body("other", served_model(), 1); }).status, 404);
 }
 
 }  // namespace
