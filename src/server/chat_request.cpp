@@ -40,6 +40,13 @@ OrderedJson read_tool_calls(const OrderedJson& calls, const std::string& place) 
   return read;
 }
 
+// The text of a template message, in either format; of several parts, the last.
+std::string text_of(const OrderedJson& template_message) {
+  const OrderedJson& content = template_message["content"];
+  if (content.is_string()) return content.get<std::string>();
+  return content.empty() ? "" : content.back()["text"].get<std::string>();
+}
+
 OrderedJson read_message(const JsonFields& fields, ContentFormat format) {
   if (fields.asks("function_call")) {
     refuse(fields.place_of("function_call"), "is not supported; use tool_calls");
@@ -61,6 +68,17 @@ OrderedJson read_message(const JsonFields& fields, ContentFormat format) {
   if (message.contains("reasoning") && message.contains("tool_calls") && text_of(message).empty())
     message["thinking"] = *reasoning;
   return message;
+}
+
+// The messages of a request as chat templates read them: content in one format, "" or [] where there is none;
+// arguments of tool calls as objects; reasoning under both of its names, and as thinking where calls follow
+// it; the developer as system. ApiError for what is no message, and for content that is no text.
+OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format) {
+  OrderedJson read = OrderedJson::array();
+  if (to_list(messages, "messages").empty()) refuse("messages", "is empty; at least one message is needed");
+  for (const JsonFields& message : to_objects(messages, "messages"))
+    read.push_back(read_message(message, format));
+  return read;
 }
 
 constexpr int kMostTokens = std::numeric_limits<int>::max();
@@ -189,10 +207,7 @@ std::vector<std::string> read_texts(const OrderedJson& content, const std::strin
   if (content.is_string()) return {content.get<std::string>()};
   if (!content.is_array())
     refuse(place, "is {}; it must be a string, a list of parts or null", shown(content));
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < content.size(); ++i)
-    texts.push_back(part_text(content[i], format_text("{}[{}]", place, i)));
-  return texts;
+  return to_each(content, place, part_text);
 }
 
 OrderedJson read_arguments(const OrderedJson* arguments, const std::string& place) {
@@ -201,14 +216,6 @@ OrderedJson read_arguments(const OrderedJson* arguments, const std::string& plac
   const std::string& text = arguments->get_ref<const std::string&>();
   if (text.empty()) return OrderedJson::object();
   return to_object(parse_text(text, place, place), place);
-}
-
-OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format) {
-  OrderedJson read = OrderedJson::array();
-  if (to_list(messages, "messages").empty()) refuse("messages", "is empty; at least one message is needed");
-  for (const JsonFields& message : to_objects(messages, "messages"))
-    read.push_back(read_message(message, format));
-  return read;
 }
 
 OrderedJson function_tool(OrderedJson function, const std::string& id) {
@@ -222,12 +229,6 @@ OrderedJson function_tool(OrderedJson function, const std::string& id) {
 void append_text(OrderedJson& to, const std::string& text) {
   if (to.is_null()) to = "";
   to.get_ref<std::string&>() += text;
-}
-
-std::string text_of(const OrderedJson& template_message) {
-  const OrderedJson& content = template_message["content"];
-  if (content.is_string()) return content.get<std::string>();
-  return content.empty() ? "" : content.back()["text"].get<std::string>();
 }
 
 void check_template_variables(const OrderedJson& variables, const std::string& place) {

@@ -12,11 +12,6 @@
 
 namespace quire::server {
 
-// The messages of a request as chat templates read them: content in one format, "" or [] where there is none;
-// arguments of tool calls as objects; reasoning under both of its names, and as thinking where calls follow
-// it; the developer as system. ApiError for what is no message, and for content that is no text.
-OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat format);
-
 // The texts of a content: a string, or a list of parts. ApiError for what is no text.
 std::vector<std::string> read_texts(const OrderedJson& content, const std::string& place);
 // The arguments of a call, as a client sends them back: an object, or a string that holds one; null, "":
@@ -31,8 +26,6 @@ constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
 
 // Appends to a JSON text; null counts as an empty one.
 void append_text(OrderedJson& to, const std::string& text);
-// The text of a template message, in either format; of several parts, the last.
-std::string text_of(const OrderedJson& template_message);
 
 // POST /v1/chat/completions.
 struct ChatRequest : ApiRequest {

@@ -144,22 +144,16 @@ std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name
   if (value.front().is_number()) return {to_token_ids(value, name, vocab_size)};
   if (value.size() > model.max_prompts)
     refuse(name, "has {} entries; at most {} are allowed", value.size(), model.max_prompts);
-  std::vector<Prompt> prompts;
-  if (value.front().is_string()) {
-    for (std::string& text : to_texts(value, name)) prompts.emplace_back(std::move(text));
-    return prompts;
-  }
-  for (const OrderedJson& ids : value) {
-    const std::string place = format_text("{}[{}]", name, prompts.size());
-    if (!ids.is_array())
+  return to_each(value, name, [&](const OrderedJson& prompt, const std::string& place) -> Prompt {
+    if (value.front().is_string()) return to_text(prompt, place);
+    if (!prompt.is_array())
       throw ApiError(
           400,
           format_text("{} is {}; {} must be a string, a list of strings, token ids, or lists of token ids",
-                      place, shown(ids), name),
+                      place, shown(prompt), name),
           name);
-    prompts.emplace_back(to_token_ids(ids, place, vocab_size));
-  }
-  return prompts;
+    return to_token_ids(prompt, place, vocab_size);
+  });
 }
 
 std::vector<std::vector<TokenId>> tokenize_prompts(std::span<Prompt> prompts, bool add_special_tokens,

@@ -29,10 +29,6 @@ OrderedJson lax_number(const OrderedJson& value) {
   return real && std::isfinite(*real) ? OrderedJson(*real) : OrderedJson();
 }
 
-std::string element(const std::string& place, std::size_t index) {
-  return format_text("{}[{}]", place, index);
-}
-
 }  // namespace
 
 OrderedJson parse_text(std::string_view text, std::string_view where, const std::string& param) {
@@ -108,12 +104,13 @@ const OrderedJson& to_list(const OrderedJson& value, const std::string& place) {
 std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::string& place, int vocab_size) {
   std::vector<std::int32_t> ids;
   ids.reserve(to_list(value, place).size());
-  for (std::size_t i = 0; i < value.size(); ++i) {
+  for (const OrderedJson& id : value) {
     // The place is spelled out only where it is needed: there may be a million of them.
-    const bool fits = value[i].is_number_unsigned() &&
-                      value[i].get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size);
+    const bool fits =
+        id.is_number_unsigned() && id.get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size);
     ids.push_back(static_cast<std::int32_t>(
-        fits ? value[i].get<std::int64_t>() : to_integer(value[i], element(place, i), 0, vocab_size - 1)));
+        fits ? id.get<std::int64_t>()
+             : to_integer(id, format_text("{}[{}]", place, ids.size()), 0, vocab_size - 1)));
   }
   return ids;
 }
@@ -127,17 +124,13 @@ const std::string& to_choice(const OrderedJson& value, const std::string& place,
 }
 
 std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place) {
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < to_list(value, place).size(); ++i)
-    texts.push_back(to_text(value[i], element(place, i)));
-  return texts;
+  return to_each(value, place, to_text);
 }
 
+JsonFields to_fields(const OrderedJson& value, const std::string& place) { return JsonFields(value, place); }
+
 std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& place) {
-  std::vector<JsonFields> objects;
-  for (std::size_t i = 0; i < to_list(value, place).size(); ++i)
-    objects.emplace_back(value[i], element(place, i));
-  return objects;
+  return to_each(value, place, to_fields);
 }
 
 std::string JsonFields::place_of(std::string_view name) const {
@@ -157,10 +150,7 @@ const OrderedJson& JsonFields::required(std::string_view name) const {
 
 bool JsonFields::asks(std::string_view name) const {
   const OrderedJson* value = find(name);
-  if (value == nullptr) return false;
-  if (value->is_string()) return !value->get_ref<const std::string&>().empty();
-  if (value->is_boolean()) return value->get<bool>();
-  return !value->empty();  // a number is not
+  return value != nullptr && *value != "" && *value != false && !value->empty();  // a number is not empty
 }
 
 const std::string* JsonFields::text(std::string_view name) const {

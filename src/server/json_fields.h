@@ -5,9 +5,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/json.h"
 
 namespace quire::server {
@@ -34,8 +36,17 @@ std::vector<std::int32_t> to_token_ids(const OrderedJson& value, const std::stri
 // A text that is one of these.
 const std::string& to_choice(const OrderedJson& value, const std::string& place,
                              std::initializer_list<std::string_view> choices);
+// What `convert` makes of each element of a list.
+template <typename Convert>
+auto to_each(const OrderedJson& value, const std::string& place, const Convert& convert) {
+  std::vector<std::decay_t<decltype(convert(value, place))>> made;
+  for (const OrderedJson& element : to_list(value, place))
+    made.push_back(convert(element, format_text("{}[{}]", place, made.size())));
+  return made;
+}
 std::vector<std::string> to_texts(const OrderedJson& value, const std::string& place);
 class JsonFields;
+JsonFields to_fields(const OrderedJson& value, const std::string& place);
 std::vector<JsonFields> to_objects(const OrderedJson& value, const std::string& place);
 
 // The fields of an object of a request, all of them optional: null counts as absent, and what nobody asks for
@@ -70,11 +81,7 @@ class JsonFields {
   std::vector<JsonFields> objects(std::string_view name) const {
     return get(name, to_objects).value_or(std::vector<JsonFields>());
   }
-  auto object(std::string_view name) const {
-    return get(name, [](const OrderedJson& value, std::string place) {
-      return JsonFields(value, std::move(place));
-    });
-  }
+  std::optional<JsonFields> object(std::string_view name) const { return get(name, to_fields); }
   const std::string* text(std::string_view name) const;  // null: absent
   // What `convert` makes of a field that must be there.
   template <typename Convert, typename... Limits>
@@ -86,9 +93,7 @@ class JsonFields {
                                      std::initializer_list<std::string_view> choices) const {
     return required(name, to_choice, choices);
   }
-  JsonFields required_object(std::string_view name) const {
-    return JsonFields(required(name), place_of(name));
-  }
+  JsonFields required_object(std::string_view name) const { return required(name, to_fields); }
   // These leave `value` as it is where the field is absent.
   template <typename T, typename Convert, typename... Limits>
   void read(std::string_view name, T& value, const Convert& convert, const Limits&... limits) const {

@@ -63,10 +63,7 @@ std::vector<std::string> to_documents(const JsonFields& fields, const std::strin
   if (!value.is_array()) return {to_document(value, name)};
   if (value.empty() || value.size() > model.max_prompts)
     refuse(name, "has {} entries; it must have 1 to {}", value.size(), model.max_prompts);
-  std::vector<std::string> texts;
-  for (const OrderedJson& entry : value)
-    texts.push_back(to_document(entry, format_text("{}[{}]", name, texts.size())));
-  return texts;
+  return to_each(value, name, to_document);
 }
 
 void read_pairs(const JsonFields& fields, const ServedModel& model, ScoreRequest& request) {
