@@ -29,16 +29,11 @@ OrderedJson metrics_json(const Timings& timings, const Usage& usage) {
           {"tokens_per_second", per_second(tokens, timings.prefill + timings.decode)}};
 }
 
-constexpr float kLowest = -9999;
+// JSON has no infinity, so at least -9999, as vLLM has it.
+double logprob_json(float logprob) { return std::max(logprob, -9999.0F); }
 
 std::string bytes_of(std::int32_t id, const TokenNames& names) {
   return names.tokenizer != nullptr ? names.tokenizer->token_bytes(id) : std::string();
-}
-
-OrderedJson byte_list(std::string_view bytes) {
-  OrderedJson list = OrderedJson::array();
-  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
-  return list;
 }
 
 // Of two tokens of one name, the more likely one counts.
@@ -49,9 +44,10 @@ void add_to_map(OrderedJson& map, const TokenLogprob& token, const TokenNames& n
 }
 
 OrderedJson chat_token(const TokenLogprob& token, const TokenNames& names) {
+  const std::string bytes = bytes_of(token.token_id, names);
   return {{"token", names(token.token_id)},
           {"logprob", logprob_json(token.logprob)},
-          {"bytes", byte_list(bytes_of(token.token_id, names))}};
+          {"bytes", std::vector<unsigned char>(bytes.begin(), bytes.end())}};
 }
 
 }  // namespace
@@ -206,8 +202,6 @@ std::string TokenNames::operator()(std::int32_t id) const {
   for (const char byte : bytes) name += format_text("\\x{:02x}", static_cast<unsigned char>(byte));
   return name;
 }
-
-double logprob_json(float logprob) { return std::max(logprob, kLowest); }
 
 void CompletionLogprobs::add_token(std::int32_t id, OrderedJson logprob, OrderedJson top) {
   lists_["text_offset"].push_back(offset_);

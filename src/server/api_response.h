@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/json.h"
 #include "engine/request.h"
@@ -123,9 +122,6 @@ struct TokenNames {
   std::string operator()(std::int32_t id) const;
 };
 TokenNames token_names(const ApiRequest& request, const ServedModel& model);
-
-// What stands in answers: JSON has no infinity, so at least -9999, as vLLM has it.
-double logprob_json(float logprob);
 
 // The four parallel lists of /v1/completions. A position that was reported once is not again. For one thread.
 class CompletionLogprobs {

@@ -1,7 +1,6 @@
 #include "server/llama_completion.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -25,13 +24,13 @@ struct Sampler {
   std::string_view name, field;
   float off;
 };
-constexpr std::array<Sampler, 7> kSamplers = {{{"top_k", "top_k", 0},
-                                               {"top_p", "top_p", 1},
-                                               {"min_p", "min_p", 0},
-                                               {"temperature", "temperature", 1},
-                                               {"penalties", "repetition_penalty", 1},
-                                               {"penalties", "presence_penalty", 0},
-                                               {"penalties", "frequency_penalty", 0}}};
+constexpr Sampler kSamplers[] = {{"top_k", "top_k", 0},
+                                 {"top_p", "top_p", 1},
+                                 {"min_p", "min_p", 0},
+                                 {"temperature", "temperature", 1},
+                                 {"penalties", "repetition_penalty", 1},
+                                 {"penalties", "presence_penalty", 0},
+                                 {"penalties", "frequency_penalty", 0}};
 
 void refuse_samplers(const JsonFields& fields) {
   const auto check = [&](const char* name, float least, float most) {

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "server/chat_output.h"
-#include "server/chat_request.h"
 
 namespace quire::server {
 

@@ -4,9 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api_error.h"
 #include "server/chat_output.h"
-#include "server/chat_request.h"
 #include "server/response_store.h"
 
 namespace quire::server {
