@@ -147,22 +147,14 @@ std::string HttpResponder::head_locked(int status, const HttpHeaders& headers,
   return head += "\r\n";
 }
 
-void HttpResponder::send_error(int status, const std::string& message) {
-  const std::lock_guard lock(mutex_);
-  send_error_locked(status, message);
-}
-
-void HttpResponder::send_error_locked(int status, const std::string& message) {
-  HttpHeaders headers = {{"Content-Type", "application/json"}};
-  if (status == 503) headers.emplace_back("Retry-After", "1");
-  send_locked(status, headers, connection_->error_body(status, message, form_.target));
-}
-
-void HttpResponder::abandon() {
+void HttpResponder::fail(int status, std::string_view message) {
   const std::lock_guard lock(mutex_);
   try {
-    if (state_ == State::kWaiting) send_error_locked(500, "internal server error");
     if (state_ == State::kStreaming) connection_->abort();
+    if (state_ != State::kWaiting) return;
+    HttpHeaders headers = {{"Content-Type", "application/json"}};
+    if (status == 503) headers.emplace_back("Retry-After", "1");
+    send_locked(status, headers, connection_->error_body(status, std::string(message), form_.target));
   } catch (const std::exception&) {  // no memory for an answer
     connection_->abort();
   }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ class HttpResponder {
  public:
   HttpResponder(std::shared_ptr<HttpConnection> connection, AnswerForm form)
       : connection_(std::move(connection)), form_(std::move(form)) {}
-  ~HttpResponder() { abandon(); }
+  ~HttpResponder() { fail(); }
   HttpResponder(const HttpResponder&) = delete;
   HttpResponder& operator=(const HttpResponder&) = delete;
 
@@ -49,19 +50,17 @@ class HttpResponder {
   void on_disconnect(std::function<void()> gone);
 
   // For the connection.
-  void send_error(int status, const std::string& message);
   void disconnected();  // the client has gone
   // What the answer will go on with whatever it is. A client that is gone answers with a reset. Once.
   void send_first_bytes();
-  // It will not be finished: a 500 if it was not begun, otherwise the client is cut.
-  void abandon();
+  // It will not be finished: this error if it was not begun, otherwise the client is cut.
+  void fail(int status = 500, std::string_view message = "internal server error");
 
  private:
   enum class State { kWaiting, kStreaming, kEnded, kGone };
 
   bool expect_locked(State state) const;  // false: the client is gone
   void send_locked(int status, const HttpHeaders& headers, std::string body);
-  void send_error_locked(int status, const std::string& message);
   // What is still to be sent of the lines from the status to the empty one. length: of the body; unset: it is
   // chunked, or as long as the connection lasts.
   std::string head_locked(int status, const HttpHeaders& headers, std::optional<std::size_t> length) const;

@@ -89,7 +89,11 @@ void HttpConnection::cut() {
 
 void HttpConnection::abort() {
   const std::lock_guard lock(mutex_);
-  if (!closed_) asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
+  if (!closed_) cut_soon();
+}
+
+void HttpConnection::cut_soon() {
+  asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
 }
 
 std::string HttpConnection::error_body(int status, const std::string& message,
@@ -204,7 +208,6 @@ void HttpConnection::dispatch() {
   const bool keep_alive = parser_.keep_alive();
   HttpRequest request = parser_.take();
   release_body();
-  request.remote = remote_;
   if (reserved_ && !(service_->config.is_urgent && service_->config.is_urgent(request)))
     return refuse(503, kTooMany);
   AnswerForm form{.body = request.method != "HEAD",
@@ -217,7 +220,7 @@ void HttpConnection::dispatch() {
     service_->handler(std::move(request), answer);
   } catch (const std::exception& error) {
     log_error("request of {}: {}", remote_, error.what());
-    answer->abandon();
+    answer->fail();
   }
 }
 
@@ -228,7 +231,7 @@ void HttpConnection::refuse(int status, const std::string& message) {
   AnswerForm form{.keep_alive = false, .target = std::string(parser_.target())};
   parser_.take();  // what has come of the request is of no use while the connection closes
   release_body();
-  HttpResponder(shared_from_this(), std::move(form)).send_error(status, message);
+  HttpResponder(shared_from_this(), std::move(form)).fail(status, message);
 }
 
 // Writing.
@@ -238,32 +241,26 @@ void HttpConnection::output(std::string_view before, std::string body, std::stri
   if (closed_ || broken_) return;
   broken_ = true;  // what does not come to its end here cannot be gone on with
   try {
-    output_locked(before, std::move(body), after, then);
+    if (unsent_bytes_ > limits_.max_unsent_bytes) return cut_soon();
+    unsent_bytes_ += before.size() + body.size() + after.size();
+    append_locked(before);
+    if (body.size() <= kCopiedBytes) {
+      append_locked(body);
+    } else {
+      pending_.push_back(std::move(body));
+    }
+    append_locked(after);
+    if (then != Then::kMore) then_ = then;
+    if (!scheduled_) {
+      send_now_locked();
+      scheduled_ = !pending_.empty() || then_ != Then::kMore;
+      if (scheduled_) asio::post(thread_->io, guarded([](HttpConnection& self) { self.write_pending(); }));
+    }
+    broken_ = false;
   } catch (const std::exception& e) {
-    asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
+    cut_soon();
     log_error("connection of {}: {}", remote_, e.what());
   }
-}
-
-void HttpConnection::output_locked(std::string_view before, std::string body, std::string_view after,
-                                   Then then) {
-  if (unsent_bytes_ > limits_.max_unsent_bytes)
-    return asio::post(thread_->io, [self = shared_from_this()] { self->cut(); });
-  unsent_bytes_ += before.size() + body.size() + after.size();
-  append_locked(before);
-  if (body.size() <= kCopiedBytes) {
-    append_locked(body);
-  } else {
-    pending_.push_back(std::move(body));
-  }
-  append_locked(after);
-  if (then != Then::kMore) then_ = then;
-  if (!scheduled_) {
-    send_now_locked();
-    scheduled_ = !pending_.empty() || then_ != Then::kMore;
-    if (scheduled_) asio::post(thread_->io, guarded([](HttpConnection& self) { self.write_pending(); }));
-  }
-  broken_ = false;
 }
 
 void HttpConnection::append_locked(std::string_view bytes) {

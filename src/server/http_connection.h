@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
@@ -49,17 +50,19 @@ using OpenConnection = std::shared_ptr<void>;
 // One thread and the connections that live on it.
 struct IoThread {
   asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> guard{io.get_executor()};
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // touched on the thread alone
 };
 
-// Bytes that came and were not yet looked at, with room behind them for a read.
+// Bytes that came and were not yet looked at, with room behind them for a read. Unlike Beast's buffers, it
+// may be consumed while one is under way.
 class InputBuffer {
  public:
   std::string_view view() const { return {data_.data() + begin_, end_ - begin_}; }
   void consume(std::size_t n) { begin_ += n; }
   void commit(std::size_t n) { end_ += n; }
   void clear() { begin_ = end_ = 0; }
-  // Moves what there is, so not while a read is under way. No room: it holds max_bytes.
+  // Moves what there is, so not during a read. No room: it holds max_bytes.
   asio::mutable_buffer room(std::size_t max_bytes);
 
  private:
@@ -116,7 +119,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void refuse(int status, const std::string& message);
 
   // Writing.
-  void output_locked(std::string_view before, std::string body, std::string_view after, Then then);
   void append_locked(std::string_view bytes);
   void send_now_locked();
   void write_pending();
@@ -125,6 +127,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_progress(std::size_t sent);
   void on_all_sent(Then then);
 
+  void cut_soon();
   void begin_close();
   void close();
   void set_deadline(Clock::time_point deadline);

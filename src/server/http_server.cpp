@@ -4,7 +4,6 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -101,8 +100,6 @@ std::optional<std::string_view> HttpRequest::header(std::string_view name) const
 }
 
 struct HttpServer::Impl {
-  using WorkGuard = asio::executor_work_guard<asio::io_context::executor_type>;
-
   // It belongs to the first I/O thread. Connections go to the threads in turn.
   asio::awaitable<void> accept_loop() {
     asio::steady_timer pause(io_threads[0]->io);
@@ -176,14 +173,8 @@ struct HttpServer::Impl {
     }
   }
 
-  bool wait_closed(std::chrono::milliseconds limit) {
-    std::unique_lock lock(service->mutex);
-    return service->closed_one.wait_for(lock, limit, [&] { return service->open_connections == 0; });
-  }
-
   std::shared_ptr<HttpService> service = std::make_shared<HttpService>();
   std::vector<std::shared_ptr<IoThread>> io_threads;
-  std::vector<WorkGuard> guards;
   std::vector<std::thread> threads;
   std::optional<tcp::acceptor> acceptor;  // on the first thread
   tcp::endpoint endpoint;
@@ -196,10 +187,8 @@ HttpServer::HttpServer(HttpServerConfig config, HttpHandler handler) : impl_(std
   service.reserve_limits = reserve_limits(service.config.limits);
   service.handler = std::move(handler);
   if (!service.config.tls_certificate.empty()) service.tls.emplace(tls_context(service.config));
-  for (int i = 0; i < service.config.num_threads; ++i) {
+  for (int i = 0; i < service.config.num_threads; ++i)
     impl_->io_threads.push_back(std::make_shared<IoThread>());
-    impl_->guards.emplace_back(impl_->io_threads.back()->io.get_executor());
-  }
   impl_->acceptor.emplace(listen(impl_->io_threads[0]->io, service.config));
   impl_->endpoint = impl_->acceptor->local_endpoint();
 }
@@ -230,14 +219,16 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
     asio::post(impl_->io_threads[0]->io, asio::use_future([this] { impl_->acceptor->close(); })).get();
     impl_->for_connections([](HttpConnection& connection) { connection.drain(); });
   }
-  return impl_->wait_closed(limit);
+  HttpService& service = *impl_->service;
+  std::unique_lock lock(service.mutex);
+  return service.closed_one.wait_for(lock, limit, [&] { return service.open_connections == 0; });
 }
 
 void HttpServer::stop(std::chrono::milliseconds limit) {
   if (impl_->threads.empty()) return;  // never started, or stopped
   drain(limit);
   impl_->for_connections([](HttpConnection& connection) { connection.cut(); });
-  impl_->guards.clear();
+  for (const std::shared_ptr<IoThread>& thread : impl_->io_threads) thread->guard.reset();
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
   impl_->service->handler = nullptr;  // what it owns need not live as long as the last responder

@@ -21,7 +21,6 @@ struct HttpRequest {
   std::string host;  // HOST or HOST:PORT: of a target in absolute form, or else the Host header; may be empty
   HttpHeaders headers;  // in order, names as sent
   std::string body;
-  std::string remote;  // "ADDRESS:PORT" of the client
 
   std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }
   std::optional<std::string_view> header(std::string_view name) const;  // the first; case is ignored

@@ -24,14 +24,6 @@ TEST_F(HttpServerTest, AnswersRequestsOfOneConnection) {
   EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
 }
 
-TEST_F(HttpServerTest, TellsTheClientsAddress) {
-  start();
-  HttpClient client = connect();
-  client.send(get("/hold"));
-  const HeldRequest held = wait_held();
-  EXPECT_EQ(held.request.remote.rfind("127.0.0.1:", 0), 0u) << held.request.remote;
-}
-
 TEST_F(HttpServerTest, TakesARequestByteByByte) {
   start();
   HttpClient client = connect();
