@@ -16,19 +16,11 @@ struct pcre2_real_match_context_8;
 
 namespace quire {
 
-// Rewrites a pattern from Oniguruma's Ruby syntax, which tokenizer.json uses, to PCRE2's, where the two
-// differ in meaning: \s \d \w \h \v, \u, scripts as \p{...}, nested classes, {,n}. Error for what has no
-// equal meaning there and what no published tokenizer uses: back references, flags other than i, && in
-// classes.
-std::string oniguruma_to_pcre2(std::string_view pattern, std::string_view where);
-
-// Whether PCRE2 knows a name as that of a script.
-bool is_script(std::string_view name);
-
 // A compiled pattern. Immutable, cheap to copy, usable from any thread.
 class Regex {
  public:
-  // A pattern in the syntax of tokenizer.json (Oniguruma's). `where` names it in errors.
+  // A pattern in the syntax of tokenizer.json (Oniguruma's). `where` names it in errors. Error for what PCRE2
+  // has no equal of.
   static Regex from_oniguruma(std::string_view pattern, std::string_view where);
   static Regex from_pcre2(std::string_view pattern, std::string_view where);
   static Regex literal(std::string_view text, std::string_view where);
@@ -46,9 +38,6 @@ class RegexScanner {
   static constexpr std::chrono::seconds kTimeLimit{30};
 
   explicit RegexScanner(const Regex& regex, std::chrono::nanoseconds time_limit = kTimeLimit);
-  ~RegexScanner();
-  RegexScanner(const RegexScanner&) = delete;
-  RegexScanner& operator=(const RegexScanner&) = delete;
 
   // `text` is valid UTF-8 and outlives the scan.
   void start(std::string_view text);
