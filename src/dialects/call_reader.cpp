@@ -25,8 +25,6 @@ class CallReader final : public ArgumentReader {
       : tagged_(tagged),
         scanner_(JsonScanner<>::kMaxDepth + 1, *this),
         name_(name) {}  // the call is a level more
-  CallReader(const CallReader&) = delete;
-  CallReader& operator=(const CallReader&) = delete;
 
   ReadStatus push(char c) override {
     if (at_value_ && c != ':' && !is_space(c)) {

@@ -52,22 +52,17 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<const AddedToken*> tokens) : to
   trie_ = ByteTrie({forms.begin(), forms.end()});
 }
 
-const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, std::size_t position,
-                                                const TrustRuns& trust) const {
-  const AddedToken* longest = nullptr;
-  trie_.find_prefixes(text.substr(position), [&](std::size_t length, std::int32_t index) {
-    const AddedToken* const token = tokens_[index];
-    if (!token->special || trust.covers({position, position + length})) longest = token;
-  });
-  return longest;
-}
-
 void AddedTokenMatcher::encode(std::string_view text, const TrustRuns& trust, std::vector<TokenId>& ids,
                                const std::function<void(const TextRange& between)>& encode_text) const {
   std::size_t done = 0;
   for (std::size_t position = 0; !empty() && position < text.size();) {
-    const bool possible = first_bytes_[static_cast<unsigned char>(text[position])];
-    const AddedToken* const token = possible ? longest_at(text, position, trust) : nullptr;
+    const AddedToken* token = nullptr;  // the longest that stands here
+    if (first_bytes_[static_cast<unsigned char>(text[position])]) {
+      trie_.find_prefixes(text.substr(position), [&](std::size_t length, std::int32_t index) {
+        const AddedToken* const known = tokens_[index];
+        if (!known->special || trust.covers({position, position + length})) token = known;
+      });
+    }
     if (token == nullptr) {
       ++position;
       continue;

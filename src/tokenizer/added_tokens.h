@@ -43,9 +43,6 @@ class AddedTokenMatcher {
               const std::function<void(const TextRange& between)>& encode_text) const;
 
  private:
-  // nullptr: none
-  const AddedToken* longest_at(std::string_view text, std::size_t position, const TrustRuns& trust) const;
-
   std::vector<const AddedToken*> tokens_;
   ByteTrie trie_{{}};                    // of their forms, with their indices
   std::array<bool, 256> first_bytes_{};  // of any token

@@ -16,7 +16,7 @@ constexpr std::size_t kMinCacheSlots = 16, kMaxCacheSlots = 16384;
 // The tokens that the merging of a piece begins with: one a byte, or one a character.
 class BpeAlphabet {
  public:
-  // Of the "model" object `config`; `model` outlives this object. `byte_level` as for make_tokenizer_model.
+  // Of the "model" object `config`; `model` outlives this object. `byte_level` as for make_bpe.
   BpeAlphabet(const JsonView& config, const TokenizerModel& model, bool byte_level)
       : model_(model),
         prefix_(text_of(config, "continuing_subword_prefix")),
@@ -40,8 +40,8 @@ class BpeAlphabet {
   const std::string& continuing_prefix() const { return prefix_; }
 
   void append_tokens(std::string_view piece, std::vector<TokenId>& out) const {
-    bool pending =
-        false;  // an unknown text's token is due: before the next known text, as the library has it
+    // An unknown text's token is due: before the next known text, as the library has it.
+    bool pending = false;
     const auto flush = [&] {
       if (pending) out.push_back(*unknown_);
       pending = false;
@@ -152,10 +152,6 @@ class Bpe final : public TokenizerModel {
     if (!whole_pieces_) return std::nullopt;
     return takes_bytes() ? find_free(to_byte_characters(piece)) : find_free(piece);
   }
-  // The bytes of the first part of a piece that may be encoded by itself.
-  std::size_t first_part(std::string_view piece) const {
-    return cutter_ ? cutter_->first_part(piece) : piece.size();
-  }
   const Merge* find_merge(TokenId left, TokenId right) const {
     const Merge& merge = merges_[slot_of(left, right)];
     return merge.left == -1 ? nullptr : &merge;
@@ -212,7 +208,7 @@ class BpeEncoder {
 
   void operator()(std::string_view piece, std::vector<TokenId>& out) {
     while (!piece.empty()) {
-      const std::size_t bytes = bpe_.first_part(piece);
+      const std::size_t bytes = bpe_.cutter_ ? bpe_.cutter_->first_part(piece) : piece.size();
       encode_part(piece.substr(0, bytes), out);
       piece.remove_prefix(bytes);
     }

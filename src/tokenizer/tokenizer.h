@@ -38,11 +38,6 @@ class Tokenizer {
   static Tokenizer from_file(const std::filesystem::path& path);
   static Tokenizer from_json(std::string_view text, std::string_view where);
   Tokenizer(TokenizerFile file, std::string_view where);
-  // Matchers point to the added tokens, which a move leaves in their place.
-  Tokenizer(Tokenizer&&) = default;
-  Tokenizer& operator=(Tokenizer&&) = default;
-  Tokenizer(const Tokenizer&) = delete;
-  Tokenizer& operator=(const Tokenizer&) = delete;
 
   // The tokens of a text, its special tokens included. Invalid UTF-8 becomes U+FFFD, one for each maximal
   // subpart. Error for a text of over 256 MiB.
@@ -75,7 +70,7 @@ class Tokenizer {
   // What the decoder takes for a token: its text, that of some added tokens normalised.
   std::optional<std::string_view> decoded_form(TokenId id) const;
 
-  std::vector<AddedToken> added_tokens_;
+  std::vector<AddedToken> added_tokens_;  // the matchers point to them: a move leaves them in their place
   std::unique_ptr<const TokenizerModel> model_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
