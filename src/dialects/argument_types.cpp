@@ -57,13 +57,12 @@ const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema) {
 }
 
 void drop_keywords(OrderedJson& schema, bool strict) {
-  constexpr const char* kAnnotations[] = {"title", "description", "default", "examples"};
   constexpr const char* kUnsupported[] = {"uniqueItems", "unevaluatedItems", "unevaluatedProperties",
                                           "$dynamicRef", "$recursiveRef"};
   const auto drop = [&](OrderedJson& within) { drop_keywords(within, strict); };
   if (schema.is_array()) std::ranges::for_each(schema, drop);
   if (!schema.is_object()) return;
-  for (const char* key : kAnnotations) schema.erase(key);
+  for (const char* key : {"title", "description", "default", "examples"}) schema.erase(key);
   for (const char* key : kUnsupported)
     if (!strict) schema.erase(key);
   for (const char* key : {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})

@@ -137,14 +137,12 @@ class LiteralReader final : public ArgumentReader {
     if (c == '\\' && !gemma()) return become(&LiteralReader::push_escape);
     if (surrogate_) return ReadStatus::kError;
     word_ += c;
-    if (word_ == string_quote_) return end_string();
+    if (word_ == string_quote_) {
+      json_ += '"';
+      return key_ ? become(&LiteralReader::push_assign) : end_value();
+    }
     for (; !string_quote_.starts_with(word_); word_.erase(0, 1)) append_json_byte(json_, word_.front());
     return ReadStatus::kMore;
-  }
-
-  ReadStatus end_string() {
-    json_ += '"';
-    return key_ ? become(&LiteralReader::push_assign) : end_value();
   }
 
   ReadStatus push_escape(char c) {

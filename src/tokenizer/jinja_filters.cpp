@@ -89,7 +89,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
   if (end != digits.data() + digits.size()) return std::nullopt;
-  if (error == std::errc::result_out_of_range) fail("an integer leaves the range of 64 bits");
+  if (error == std::errc::result_out_of_range) fail_range();
   return error == std::errc{} ? std::optional(number) : std::nullopt;
 }
 

@@ -225,7 +225,7 @@ Text percent_format(Runtime& runtime, const Text& format, const Value& value) {
     }
     const std::optional<double> number = as_number(next);
     if (!number) fail("%{} format: a number is required, not {}", kind, type_name(next));
-    if (kind != 'f' && !(std::abs(*number) < 0x1p63)) fail("an integer leaves the range of 64 bits");
+    if (kind != 'f' && !(std::abs(*number) < 0x1p63)) fail_range();
     const std::string digits =
         kind == 'f' ? format_text("{:.{}f}", *number, precision)
                     : format_text("{}", as_integer(next).value_or(static_cast<std::int64_t>(*number)));

@@ -126,7 +126,18 @@ Value Render::call(const Value& callee, const Arguments& arguments) {
 Value Render::call_macro(const Callable& callable, Arguments arguments) {
   const Macro& macro = *callable.macro;
   const auto scope = enter_scope(callable.scope);
-  for (std::size_t i = 0; i < macro.parameters.size(); ++i) bind_parameter(macro, i, arguments);
+  std::vector<Value>& positional = arguments.positional;
+  for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
+    const auto& [id, default_value] = macro.parameters[i];
+    const std::string& name = template_.names[id];
+    const auto value = [&] {
+      if (i < positional.size()) return positional[i];
+      if (const std::optional<Value> named = take_named(arguments, name)) return *named;
+      if (default_value != nullptr) return evaluate(default_value);
+      return undefined("parameter '" + name + "' was not provided");
+    };
+    set_variable(id, value());
+  }
   if (macro.mentions[kCaller]) {
     const std::optional<Value> caller = take_named(arguments, "caller");
     set_variable(kCaller, caller ? *caller : undefined("no caller is defined"));
@@ -136,7 +147,6 @@ Value Render::call_macro(const Callable& callable, Arguments arguments) {
   } else if (!arguments.named.empty()) {
     fail("macro '{}' takes no argument '{}'", macro.name, arguments.named[0].first.text()->bytes());
   }
-  std::vector<Value>& positional = arguments.positional;
   const std::size_t bound = std::min(positional.size(), macro.parameters.size());
   if (macro.mentions[kVarargs]) {
     positional.erase(positional.begin(), positional.begin() + static_cast<std::ptrdiff_t>(bound));
@@ -147,18 +157,6 @@ Value Render::call_macro(const Callable& callable, Arguments arguments) {
   Text text;
   capture(macro.body, text);
   return make(std::move(text));
-}
-
-void Render::bind_parameter(const Macro& macro, std::size_t index, Arguments& arguments) {
-  const auto& [id, default_value] = macro.parameters[index];
-  const std::string& name = template_.names[id];
-  const auto value = [&] {
-    if (index < arguments.positional.size()) return arguments.positional[index];
-    if (const std::optional<Value> named = take_named(arguments, name)) return *named;
-    if (default_value != nullptr) return evaluate(default_value);
-    return undefined("parameter '" + name + "' was not provided");
-  };
-  set_variable(id, value());
 }
 
 }  // namespace quire::jinja

@@ -108,7 +108,6 @@ class Render : public Runtime {
   Value* find_in(Scope& scope, NameId id);  // null if it has no such variable itself
   [[nodiscard]] Restore<Scope*> enter_scope(Scope* parent);
   Value call_macro(const Callable& callable, Arguments arguments);
-  void bind_parameter(const Macro& macro, std::size_t index, Arguments& arguments);
 
   const Template& template_;
   std::vector<std::optional<Value>> variables_;

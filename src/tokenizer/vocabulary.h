@@ -17,7 +17,6 @@ constexpr TokenId kMaxTokenId = (1 << 22) - 1;  // some 16 times the largest voc
 // Tokens by id and by text, as tokenizer.json spells them. Ids may leave gaps.
 class Vocabulary {
  public:
-  Vocabulary() = default;
   // Ids are within 0 to kMaxTokenId. Error, naming the table by `where`, if an id or a text stands twice.
   Vocabulary(std::vector<std::pair<std::string, TokenId>> entries, std::string_view where);
   Vocabulary(Vocabulary&&) = default;
