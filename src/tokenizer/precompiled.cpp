@@ -1,6 +1,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <optional>
 
@@ -31,13 +32,6 @@ std::string decode_base64(const JsonView& value) {
   return bytes;
 }
 
-std::uint32_t read_unit(std::string_view bytes, std::size_t index) {
-  std::uint32_t unit = 0;
-  for (std::size_t i = 0; i < kUnitBytes; ++i)
-    unit |= std::uint32_t{static_cast<unsigned char>(bytes[index * kUnitBytes + i])} << (8 * i);
-  return unit;
-}
-
 // The fields of a unit of the trie.
 bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
 std::uint32_t value_of(std::uint32_t unit) { return unit & 0x7FFFFFFF; }
@@ -51,12 +45,16 @@ class PrecompiledCharsmap {
   // The base64 text of the rules: the bytes of the trie as a 32-bit number, the trie's 32-bit units, and the
   // replacements, each with a zero behind it; all little-endian.
   explicit PrecompiledCharsmap(const JsonView& base64) {
+    static_assert(std::endian::native == std::endian::little);
     const std::string bytes = decode_base64(base64);
     const std::string_view rest = std::string_view(bytes).substr(std::min(bytes.size(), kUnitBytes));
-    const std::size_t units = bytes.size() < kUnitBytes ? 0 : read_unit(bytes, 0) / kUnitBytes;
+    std::uint32_t trie_bytes = 0;
+    bytes.copy(reinterpret_cast<char*>(&trie_bytes), kUnitBytes);
+    const std::size_t units = trie_bytes / kUnitBytes;
     if (units == 0 || units > rest.size() / kUnitBytes)
       fail("{}: must hold a trie of the size that it gives", base64.where());
-    for (std::size_t i = 0; i < units; ++i) units_.push_back(read_unit(rest, i));
+    units_.resize(units);
+    rest.copy(reinterpret_cast<char*>(units_.data()), units * kUnitBytes);
     replacements_ = rest.substr(units * kUnitBytes);
     if (!is_valid_utf8(replacements_)) fail("{}: the replacements must be valid UTF-8", base64.where());
   }
