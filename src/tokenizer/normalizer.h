@@ -28,7 +28,4 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// The step that applies rules which SentencePiece compiled, from their base64 text.
-Normalizer::Step precompiled_charsmap(const JsonView& base64);
-
 }  // namespace quire
