@@ -214,8 +214,6 @@ Value end_filter(const Invocation& call) {
   return first ? items.front() : items.back();
 }
 
-Value list_filter(const Invocation& call) { return call.runtime.make(items_of(call)); }
-
 Value items_filter(const Invocation& call) {
   const Dict* dict = call.self.dict();
   if (dict == nullptr && !call.self.is_undefined()) fail("can only get item pairs from a mapping");
@@ -358,7 +356,7 @@ constexpr Builtin kFilters[] = {
     {"join", join_filter, {"d", "attribute"}},
     {"last", end_filter<false>},
     {"length", length_filter},
-    {"list", list_filter},
+    {"list", [](const Invocation& call) { return call.runtime.make(items_of(call)); }},
     {"lower", mapped<append_lower>},
     {"map", map_filter, {kAnything}},
     {"reject", choose<false, false>, {kAnything}},

@@ -74,8 +74,6 @@ Items collect_items(const Invocation& call) {
   return items;
 }
 
-Value dict_function(const Invocation& call) { return call.runtime.make(collect_items(call)); }
-
 Value namespace_function(const Invocation& call) {
   Namespace space{collect_items(call)};
   for (const auto& [name, value] : space.attributes) require_text(name);
@@ -94,8 +92,6 @@ Value is_flag(const Invocation& call) {
   const bool* flag = call.self.get<bool>();
   return {flag != nullptr && *flag == wanted};
 }
-
-Value is_defined(const Invocation& call) { return {!call.self.is_undefined()}; }
 
 Value is_sequence(const Invocation& call) {
   return {call.self.sequence() != nullptr || truth(is_any<const Text*, const Dict*, Undefined>(call))};
@@ -130,7 +126,7 @@ constexpr Builtin kTests[] = {
     {">=", compares<greater_equal>, {"other"}, 1},
     {"boolean", is_any<bool>},
     {"callable", is_any<const Callable*, Loop*, Undefined>},
-    {"defined", is_defined},
+    {"defined", [](const Invocation& call) { return Value{!call.self.is_undefined()}; }},
     {"divisibleby", is_divisible, {"num"}, 1},
     {"eq", compares<equal>, {"other"}, 1},
     {"equalto", compares<equal>, {"other"}, 1},
@@ -161,7 +157,7 @@ constexpr Builtin kTests[] = {
 };
 
 constexpr Builtin kGlobals[] = {
-    {"dict", dict_function, {kAnything}},
+    {"dict", [](const Invocation& call) { return call.runtime.make(collect_items(call)); }, {kAnything}},
     {"namespace", namespace_function, {kAnything}},
     {"raise_exception", raise_exception, {"message"}, 1},
     {"range", range_function, {"start", "stop", "step"}, 1},
