@@ -33,7 +33,7 @@ std::filesystem::path find_model_directory(const std::string& model) {
 
 std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory,
                                            const ModelConfig& config) {
-  QuantizationPtr quantization = find_quantization(config, directory);
+  QuantizationMethod quantization = find_quantization(config, directory);
   if (!quantization) return nullptr;
   std::error_code ec;
   if (!std::filesystem::exists(directory / "model.safetensors", ec) &&
@@ -55,7 +55,7 @@ ModelFiles open_model(const std::string& model) {
   if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));
   }
-  const QuantizationPtr quantization = find_quantization(files.config, directory);
+  const QuantizationMethod quantization = find_quantization(files.config, directory);
   files.is_quantized = quantization != nullptr;
   files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {
     if (quantization) return std::make_unique<QuantizedWeights>(directory, quantization);

@@ -155,25 +155,14 @@ WeightGroup take_int8(const StoredLinear& linear) {
           cols};
 }
 
-class BitsAndBytes final : public QuantizationMethod {
- public:
-  explicit BitsAndBytes(const ConfigObject& config) : skipped_(config, "llm_int8_skip_modules") {}
-
-  WeightGroup take(const StoredLinear& linear) const override {
-    if (skipped_.contains(linear.spellings())) return linear.take_plain();
-    if (linear.has(kAbsmax)) return take_table(linear);
-    if (linear.has("weight", kI8Types)) return take_int8(linear);
-    return linear.take_plain();
-  }
-
- private:
-  ModuleList skipped_;
-};
-
 }  // namespace
 
-QuantizationPtr make_bitsandbytes(const ConfigObject& config) {
-  return std::make_shared<BitsAndBytes>(config);
+QuantizationMethod make_bitsandbytes(const ConfigObject& config) {
+  return [skipped = ModuleList(config, "llm_int8_skip_modules")](const StoredLinear& linear) {
+    if (skipped.contains(linear.spellings())) return linear.take_plain();
+    if (linear.has(kAbsmax)) return take_table(linear);
+    return linear.has("weight", kI8Types) ? take_int8(linear) : linear.take_plain();
+  };
 }
 
 }  // namespace quire

@@ -175,68 +175,59 @@ WeightGroup take_integers(const StoredLinear& linear, const ModuleGroup& module)
   return group;
 }
 
-class CompressedTensors final : public QuantizationMethod {
- public:
-  explicit CompressedTensors(const ConfigObject& config) : ignored_(config, "ignore") {
-    for (const char* key : {"sparsity_config", "transform_config"}) {
-      const auto other = config.find_object(key);
-      if (other && !other->empty() && other->get_string("format", "") != "dense")
-        config.fail_at(key, "is not supported");
-    }
-    const std::string layout = config.get_string("format", "");
-    const auto groups = config.find_object("config_groups");
-    if (!groups || (groups->empty() && !config.contains("kv_cache_scheme")))
-      config.fail_at("config_groups", "must say how modules are quantised");
-    for (const std::string& name : groups->keys()) {
-      const auto group = groups->find_object({name});
-      const auto weights = group ? group->find_object("weights") : std::nullopt;
-      if (weights) groups_.push_back(read_group(*group, *weights, layout));
-    }
+// The group that names the module, or else has a regular expression for it, or is of all linear layers.
+const ModuleGroup* find_group(const std::vector<ModuleGroup>& groups, const StoredLinear& linear) {
+  using Match = ModuleList::Match;
+  const ModuleGroup* found = nullptr;
+  Match best = Match::kNone;
+  for (const ModuleGroup& group : groups) {
+    const Match match = group.targets.match(linear.spellings());
+    if (match > best || (found == nullptr && group.targets_class)) found = &group;
+    best = std::max(best, match);
   }
+  return found;
+}
 
-  WeightGroup take(const StoredLinear& linear) const override {
-    if (ignored_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
-      return linear.take_plain();
-    const ModuleGroup* module = find(linear);
-    if (module == nullptr) return linear.take_plain();
-    if (module->layout == "nvfp4-pack-quantized") {
-      WeightGroup group = take_e2m1(linear, kPacked, kE4m3Types, kNvfp4Group);
-      multiply_by_global(group, linear, "weight_global_scale", true);
-      return group;
-    }
-    if (module->layout == "mxfp4-pack-quantized") return take_e2m1(linear, kPacked, kE8m0Types, kMxGroup);
-    if (module->layout == "mxfp8-quantized")
-      return take_e4m3(linear, "weight_scale", kE8m0Types, module->block);
-    WeightGroup group = module->layout == "float-quantized"
-                            ? take_e4m3(linear, "weight_scale", kFloatTypes, module->block)
-                            : take_integers(linear, *module);
-    group.format.input = module->input;
-    if (module->has_static_input) add_static_input(group, linear, "input_scale");
+WeightGroup take_module(const StoredLinear& linear, const ModuleGroup& module) {
+  if (module.layout == "nvfp4-pack-quantized") {
+    WeightGroup group = take_e2m1(linear, kPacked, kE4m3Types, kNvfp4Group);
+    multiply_by_global(group, linear, "weight_global_scale", true);
     return group;
   }
-
- private:
-  // The group that names the module, or else has a regular expression for it, or is of all linear layers.
-  const ModuleGroup* find(const StoredLinear& linear) const {
-    using Match = ModuleList::Match;
-    const ModuleGroup* found = nullptr;
-    Match best = Match::kNone;
-    for (const ModuleGroup& group : groups_) {
-      const Match match = group.targets.match(linear.spellings());
-      if (match > best || (found == nullptr && group.targets_class)) found = &group;
-      best = std::max(best, match);
-    }
-    return found;
-  }
-
-  ModuleList ignored_;
-  std::vector<ModuleGroup> groups_;
-};
+  if (module.layout == "mxfp4-pack-quantized") return take_e2m1(linear, kPacked, kE8m0Types, kMxGroup);
+  if (module.layout == "mxfp8-quantized") return take_e4m3(linear, "weight_scale", kE8m0Types, module.block);
+  WeightGroup group = module.layout == "float-quantized"
+                          ? take_e4m3(linear, "weight_scale", kFloatTypes, module.block)
+                          : take_integers(linear, module);
+  group.format.input = module.input;
+  if (module.has_static_input) add_static_input(group, linear, "input_scale");
+  return group;
+}
 
 }  // namespace
 
-QuantizationPtr make_compressed_tensors(const ConfigObject& config) {
-  return std::make_shared<CompressedTensors>(config);
+QuantizationMethod make_compressed_tensors(const ConfigObject& config) {
+  const ModuleList ignored(config, "ignore");
+  for (const char* key : {"sparsity_config", "transform_config"}) {
+    const auto other = config.find_object(key);
+    if (other && !other->empty() && other->get_string("format", "") != "dense")
+      config.fail_at(key, "is not supported");
+  }
+  const std::string layout = config.get_string("format", "");
+  const auto described = config.find_object("config_groups");
+  if (!described || (described->empty() && !config.contains("kv_cache_scheme")))
+    config.fail_at("config_groups", "must say how modules are quantised");
+  std::vector<ModuleGroup> groups;
+  for (const std::string& name : described->keys()) {
+    const auto group = described->find_object({name});
+    const auto weights = group ? group->find_object("weights") : std::nullopt;
+    if (weights) groups.push_back(read_group(*group, *weights, layout));
+  }
+  return [ignored, groups](const StoredLinear& linear) {
+    const bool is_plain = ignored.contains(linear.spellings()) || linear.has("weight", kFloatTypes);
+    const ModuleGroup* module = is_plain ? nullptr : find_group(groups, linear);
+    return module == nullptr ? linear.take_plain() : take_module(linear, *module);
+  };
 }
 
 }  // namespace quire

@@ -10,45 +10,33 @@ namespace {
 
 constexpr std::string_view kFp8ScaleTypes[] = {"F32", "F16", "BF16", "F8_E8M0"};
 
-class Fp8 final : public QuantizationMethod {
- public:
-  explicit Fp8(const ConfigObject& config) : skipped_(config, "modules_to_not_convert") {
-    const std::string format = config.get_string("fmt", "e4m3");
-    if (format != "e4m3") config.fail_at("fmt", format_text("must be e4m3, not {}", in_quotes(format)));
-    const std::string scheme = config.get_string("activation_scheme", "dynamic");
-    is_static_ = scheme == "static";
-    if (!is_static_ && scheme != "dynamic")
-      config.fail_at("activation_scheme",
-                     format_text("must be static or dynamic, not {}", in_quotes(scheme)));
-    const std::vector<int> block = config.get_ints("weight_block_size", {.max = 1 << 20});
-    if (block.empty()) return;
-    if (block.size() != 2) config.fail_at("weight_block_size", "must be two numbers, of rows and columns");
-    if (is_static_) config.fail_at("activation_scheme", "must be dynamic beside weight_block_size");
-    block_ = {block[0], block[1]};
-  }
-
-  WeightGroup take(const StoredLinear& linear) const override {
-    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
-      return linear.take_plain();
-    const bool in_blocks = block_.rows != LinearFormat::kWhole;
-    const bool is_inverse = in_blocks || linear.has("weight_scale_inv");
-    WeightGroup group =
-        take_e4m3(linear, is_inverse ? "weight_scale_inv" : "weight_scale", kFp8ScaleTypes, block_);
-    group.format.input = {.code = InputFormat::Code::kE4m3, .in_blocks = in_blocks};
-    if (is_static_)
-      add_static_input(group, linear, linear.has("activation_scale") ? "activation_scale" : "input_scale");
-    return group;
-  }
-
- private:
-  ModuleList skipped_;
-  bool is_static_ = false;
-  MatrixShape block_ = kWholeMatrix;
-};
-
 }  // namespace
 
-QuantizationPtr make_fp8(const ConfigObject& config) { return std::make_shared<Fp8>(config); }
+QuantizationMethod make_fp8(const ConfigObject& config) {
+  const ModuleList skipped(config, "modules_to_not_convert");
+  const std::string format = config.get_string("fmt", "e4m3");
+  if (format != "e4m3") config.fail_at("fmt", format_text("must be e4m3, not {}", in_quotes(format)));
+  const std::string scheme = config.get_string("activation_scheme", "dynamic");
+  const bool is_static = scheme == "static";
+  if (!is_static && scheme != "dynamic")
+    config.fail_at("activation_scheme", format_text("must be static or dynamic, not {}", in_quotes(scheme)));
+  const std::vector<int> sizes = config.get_ints("weight_block_size", {.max = 1 << 20});
+  const bool in_blocks = !sizes.empty();
+  if (in_blocks && sizes.size() != 2)
+    config.fail_at("weight_block_size", "must be two numbers, of rows and columns");
+  if (in_blocks && is_static) config.fail_at("activation_scheme", "must be dynamic beside weight_block_size");
+  const MatrixShape block = in_blocks ? MatrixShape{sizes[0], sizes[1]} : kWholeMatrix;
+  return [=](const StoredLinear& linear) {
+    if (skipped.contains(linear.spellings()) || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    const bool is_inverse = in_blocks || linear.has("weight_scale_inv");
+    WeightGroup group =
+        take_e4m3(linear, is_inverse ? "weight_scale_inv" : "weight_scale", kFp8ScaleTypes, block);
+    group.format.input = {.code = InputFormat::Code::kE4m3, .in_blocks = in_blocks};
+    if (is_static)
+      add_static_input(group, linear, linear.has("activation_scale") ? "activation_scale" : "input_scale");
+    return group;
+  };
+}
 
 WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
                       std::span<const std::string_view> scale_types, MatrixShape block) {

@@ -50,103 +50,98 @@ WeightTensorPtr symmetric_scales(const WeightTensorPtr& scales, const WeightTens
       });
 }
 
-class Gptq final : public QuantizationMethod {
- public:
-  explicit Gptq(const ConfigObject& config) {
-    config.require_int("bits");
-    scheme_ = read_scheme(config, {});
-    const std::string format = config.get_string({"checkpoint_format", "format"}, "gptq");
-    is_v1_ = format == "gptq";
-    if (!is_v1_ && format != "gptq_v2")
-      config.fail_at("checkpoint_format",
-                     format_text("{} is not supported; gptq and gptq_v2 are", in_quotes(format)));
-    if (config.get_bool("is_marlin_format", false))
-      config.fail_at("is_marlin_format", "is true, which is not supported");
-    if (const std::string type = config.get_string("pack_dtype", "int32"); type != "int32")
-      config.fail_at("pack_dtype", format_text("must be int32, not {}", in_quotes(type)));
-    read_overrides(config);
+void add_scales(WeightGroup& group, const StoredLinear& linear, const GptqScheme& scheme, bool is_v1) {
+  const std::int64_t num_groups = ceil_div(group.cols, scheme.group_size);
+  Packing packing = Packing::words(scheme.bits, /*along_rows=*/true);
+  // One for each code of a word: all of them were stored less one, as one number.
+  if (is_v1)
+    for (const std::uint8_t shift : packing.shifts) packing.added |= 1U << shift;
+  WeightTensorPtr zeros =
+      unpacked(transpose(linear.take("qzeros", kI32Types, {num_groups, packing.num_words(group.rows)})),
+               packing, group.rows, num_groups);
+  auto [scales, type] = linear.take_transposed_scales("scales", num_groups);
+  group.format.scale = type;
+  if (scheme.is_symmetric) {
+    group.format.code_offset = 1 << (scheme.bits - 1);
+    scales = symmetric_scales(scales, zeros, group.format.code_offset);
+  } else {
+    group.format.offset = OffsetType::kZero;
+    group.tensors.push_back({WeightPart::kOffset, std::move(zeros)});
   }
+  group.tensors.push_back({WeightPart::kScale, std::move(scales)});
+}
 
-  WeightGroup take(const StoredLinear& linear) const override {
-    const GptqScheme scheme = scheme_of(linear);
-    if (scheme.is_skipped || linear.has("weight", kFloatTypes)) return linear.take_plain();
-    const std::int64_t rows = linear.rows(), cols = linear.cols();
-    const Packing packing = Packing::words(scheme.bits);
-    const auto per_word = std::ssize(packing.shifts);
-    if (cols % per_word != 0 || rows % per_word != 0)
-      linear.fail_at("qweight",
-                     format_text("[{}, {}] does not fill words of {} codes", rows, cols, per_word));
-    const std::int64_t num_groups = ceil_div(cols, scheme.group_size);
-    WeightTensorPtr words = transpose(linear.take("qweight", kI32Types, {packing.num_words(cols), rows}));
-    WeightGroup group = {{{WeightPart::kWeight, unpacked(std::move(words), packing, rows, cols)}},
-                         {.code = CodeType::kInt, .bits = scheme.bits, .block_cols = scheme.group_size},
-                         rows,
-                         cols};
-    add_scales(group, linear, scheme, num_groups);
-    if (linear.has("g_idx")) order_columns(group, linear, "g_idx");
-    return group;
-  }
+WeightGroup take_gptq(const StoredLinear& linear, const GptqScheme& scheme, bool is_v1) {
+  const std::int64_t rows = linear.rows(), cols = linear.cols();
+  const Packing packing = Packing::words(scheme.bits);
+  const auto per_word = std::ssize(packing.shifts);
+  if (cols % per_word != 0 || rows % per_word != 0)
+    linear.fail_at("qweight", format_text("[{}, {}] does not fill words of {} codes", rows, cols, per_word));
+  WeightTensorPtr words = transpose(linear.take("qweight", kI32Types, {packing.num_words(cols), rows}));
+  WeightGroup group = {{{WeightPart::kWeight, unpacked(std::move(words), packing, rows, cols)}},
+                       {.code = CodeType::kInt, .bits = scheme.bits, .block_cols = scheme.group_size},
+                       rows,
+                       cols};
+  add_scales(group, linear, scheme, is_v1);
+  if (linear.has("g_idx")) order_columns(group, linear, "g_idx");
+  return group;
+}
 
- private:
-  void add_scales(WeightGroup& group, const StoredLinear& linear, const GptqScheme& scheme,
-                  std::int64_t num_groups) const {
-    Packing packing = Packing::words(scheme.bits, /*along_rows=*/true);
-    // One for each code of a word: all of them were stored less one, as one number.
-    if (is_v1_)
-      for (const std::uint8_t shift : packing.shifts) packing.added |= 1U << shift;
-    WeightTensorPtr zeros =
-        unpacked(transpose(linear.take("qzeros", kI32Types, {num_groups, packing.num_words(group.rows)})),
-                 packing, group.rows, num_groups);
-    auto [scales, type] = linear.take_transposed_scales("scales", num_groups);
-    group.format.scale = type;
-    if (scheme.is_symmetric) {
-      group.format.code_offset = 1 << (scheme.bits - 1);
-      scales = symmetric_scales(scales, zeros, group.format.code_offset);
-    } else {
-      group.format.offset = OffsetType::kZero;
-      group.tensors.push_back({WeightPart::kOffset, std::move(zeros)});
+using GptqOverrides = std::vector<std::pair<ModulePattern, GptqScheme>>;
+
+// Keys are regular expressions of module names: behind "-:" of those that are left out, behind "+:" or
+// nothing of those that are quantised in another way.
+GptqOverrides read_overrides(const ConfigObject& config, const GptqScheme& scheme_of_others) {
+  GptqOverrides overrides;
+  const auto dynamic = config.find_object("dynamic");
+  if (!dynamic) return overrides;
+  for (const std::string& key : dynamic->keys()) {
+    std::string_view pattern = key;
+    GptqScheme scheme = scheme_of_others;
+    if (pattern.starts_with("-:")) {
+      scheme.is_skipped = true;
+    } else if (const auto changes = dynamic->find_object({key})) {
+      scheme = read_scheme(*changes, scheme);
     }
-    group.tensors.push_back({WeightPart::kScale, std::move(scales)});
+    if (pattern.starts_with("-:") || pattern.starts_with("+:")) pattern.remove_prefix(2);
+    overrides.emplace_back(ModulePattern(pattern, true, config, "dynamic"), scheme);
   }
+  return overrides;
+}
 
-  // Keys are regular expressions of module names: behind "-:" of those that are left out, behind "+:" or
-  // nothing of those that are quantised in another way.
-  void read_overrides(const ConfigObject& config) {
-    const auto dynamic = config.find_object("dynamic");
-    if (!dynamic) return;
-    for (const std::string& key : dynamic->keys()) {
-      std::string_view pattern = key;
-      GptqScheme scheme = scheme_;
-      if (pattern.starts_with("-:")) {
-        scheme.is_skipped = true;
-      } else if (const auto changes = dynamic->find_object({key})) {
-        scheme = read_scheme(*changes, scheme);
-      }
-      if (pattern.starts_with("-:") || pattern.starts_with("+:")) pattern.remove_prefix(2);
-      overrides_.emplace_back(ModulePattern(pattern, true, config, "dynamic"), scheme);
-    }
+// Null: none is for it. Of several the file's first one would count, but a JSON object has no order.
+const GptqScheme* find_override(const GptqOverrides& overrides, const StoredLinear& linear) {
+  const GptqScheme* found = nullptr;
+  for (const auto& [pattern, scheme] : overrides) {
+    if (!pattern.matches(linear.prefix()) && !pattern.matches(linear.spellings()[1])) continue;
+    if (found != nullptr && *found != scheme)
+      fail("quantization_config.dynamic: several patterns match {} and ask for different things",
+           in_quotes(linear.prefix()));
+    found = &scheme;
   }
-
-  // Of several overrides the file's first one would count, but a JSON object has no order.
-  GptqScheme scheme_of(const StoredLinear& linear) const {
-    const GptqScheme* found = nullptr;
-    for (const auto& [pattern, scheme] : overrides_) {
-      if (!pattern.matches(linear.prefix()) && !pattern.matches(linear.spellings()[1])) continue;
-      if (found != nullptr && *found != scheme)
-        fail("quantization_config.dynamic: several patterns match {} and ask for different things",
-             in_quotes(linear.prefix()));
-      found = &scheme;
-    }
-    return found == nullptr ? scheme_ : *found;
-  }
-
-  GptqScheme scheme_;
-  bool is_v1_ = true;
-  std::vector<std::pair<ModulePattern, GptqScheme>> overrides_;
-};
+  return found;
+}
 
 }  // namespace
 
-QuantizationPtr make_gptq(const ConfigObject& config) { return std::make_shared<Gptq>(config); }
+QuantizationMethod make_gptq(const ConfigObject& config) {
+  config.require_int("bits");
+  const GptqScheme scheme_of_others = read_scheme(config, {});
+  const std::string format = config.get_string({"checkpoint_format", "format"}, "gptq");
+  const bool is_v1 = format == "gptq";
+  if (!is_v1 && format != "gptq_v2")
+    config.fail_at("checkpoint_format",
+                   format_text("{} is not supported; gptq and gptq_v2 are", in_quotes(format)));
+  if (config.get_bool("is_marlin_format", false))
+    config.fail_at("is_marlin_format", "is true, which is not supported");
+  if (const std::string type = config.get_string("pack_dtype", "int32"); type != "int32")
+    config.fail_at("pack_dtype", format_text("must be int32, not {}", in_quotes(type)));
+  return [=, overrides = read_overrides(config, scheme_of_others)](const StoredLinear& linear) {
+    const GptqScheme* const found = find_override(overrides, linear);
+    const GptqScheme& scheme = found == nullptr ? scheme_of_others : *found;
+    if (scheme.is_skipped || linear.has("weight", kFloatTypes)) return linear.take_plain();
+    return take_gptq(linear, scheme, is_v1);
+  };
+}
 
 }  // namespace quire

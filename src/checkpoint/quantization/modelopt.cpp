@@ -21,49 +21,39 @@ void check_algorithm(const ConfigObject& config) {
                    format_text("{} is not supported; {} are", in_quotes(name), join_text(kAlgorithms, ", ")));
 }
 
-class ModelOpt final : public QuantizationMethod {
- public:
-  explicit ModelOpt(const ConfigObject& config)
-      : skipped_(config, config.contains("ignore") ? "ignore" : "exclude_modules") {
-    check_algorithm(config);
-    if (const auto layers = config.find_object("quantized_layers")) {
-      for (const std::string& name : layers->keys())
-        if (const auto layer = layers->find_object({name})) check_algorithm(*layer);
-    }
+WeightGroup take_fp8(const StoredLinear& linear) {
+  const SafetensorsEntry* scale = linear.find("weight_scale");
+  MatrixShape block = kWholeMatrix;
+  if (scale != nullptr && scale->shape.size() == 1 && scale->shape[0] == linear.rows()) {
+    block.rows = 1;
+  } else if (scale != nullptr && scale->shape.size() >= 2) {
+    block = {kFp8Block, kFp8Block};
   }
+  WeightGroup group = take_e4m3(linear, "weight_scale", kFloatTypes, block);
+  if (block.rows == 1) group.format.input = {.code = InputFormat::Code::kE4m3};
+  if (block.rows == LinearFormat::kWhole && linear.has("input_scale"))
+    add_static_input(group, linear, "input_scale");
+  return group;
+}
 
-  WeightGroup take(const StoredLinear& linear) const override {
-    if (skipped_.contains(linear.spellings()) || linear.has("weight", kFloatTypes))
-      return linear.take_plain();
+}  // namespace
+
+QuantizationMethod make_modelopt(const ConfigObject& config) {
+  const ModuleList skipped(config, config.contains("ignore") ? "ignore" : "exclude_modules");
+  check_algorithm(config);
+  if (const auto layers = config.find_object("quantized_layers")) {
+    for (const std::string& name : layers->keys())
+      if (const auto layer = layers->find_object({name})) check_algorithm(*layer);
+  }
+  return [=](const StoredLinear& linear) {
+    if (skipped.contains(linear.spellings()) || linear.has("weight", kFloatTypes)) return linear.take_plain();
     if (linear.has("pre_quant_scale"))
       linear.fail_at("pre_quant_scale", "scales of inputs (AWQ) are not supported");
     if (!linear.has("weight", kU8Types)) return take_fp8(linear);
     WeightGroup group = take_e2m1(linear, "weight", kE4m3Types, kNvfp4Group);
     multiply_by_global(group, linear, "weight_scale_2", false);
     return group;
-  }
-
- private:
-  static WeightGroup take_fp8(const StoredLinear& linear) {
-    const SafetensorsEntry* scale = linear.find("weight_scale");
-    MatrixShape block = kWholeMatrix;
-    if (scale != nullptr && scale->shape.size() == 1 && scale->shape[0] == linear.rows()) {
-      block.rows = 1;
-    } else if (scale != nullptr && scale->shape.size() >= 2) {
-      block = {kFp8Block, kFp8Block};
-    }
-    WeightGroup group = take_e4m3(linear, "weight_scale", kFloatTypes, block);
-    if (block.rows == 1) group.format.input = {.code = InputFormat::Code::kE4m3};
-    if (block.rows == LinearFormat::kWhole && linear.has("input_scale"))
-      add_static_input(group, linear, "input_scale");
-    return group;
-  }
-
-  ModuleList skipped_;
-};
-
-}  // namespace
-
-QuantizationPtr make_modelopt(const ConfigObject& config) { return std::make_shared<ModelOpt>(config); }
+  };
+}
 
 }  // namespace quire

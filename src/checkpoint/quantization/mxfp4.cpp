@@ -44,54 +44,45 @@ WeightGroup e2m1_group(WeightTensorPtr bytes, const StoredScales& scales, std::i
           cols};
 }
 
-class Mxfp4 final : public QuantizationMethod {
- public:
-  explicit Mxfp4(const ConfigObject& config) : skipped_(config, "modules_to_not_convert") {}
+// The experts of a layer, one below the other.
+WeightGroup take_experts(const StoredLinear& linear, const std::string& name, std::int64_t index,
+                         std::int64_t rows) {
+  const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
+  const std::int64_t num_blocks = ceil_div(linear.cols(), kMxGroup);
+  const SafetensorsEntry* entry = linear.file().find_entry(blocks_name);
+  const std::int64_t num_experts = entry == nullptr || entry->shape.empty() ? 1 : entry->shape[0];
+  if (entry != nullptr && index >= num_experts)
+    fail("tensor {}: it has {} experts, and expert {} is asked for", in_quotes(blocks_name), num_experts,
+         index);
+  if (linear.cols() % kMxGroup != 0)
+    fail("tensor {}: {} columns are no whole blocks of {}", in_quotes(blocks_name), linear.cols(), kMxGroup);
+  const std::int64_t all_rows = num_experts * rows;
+  WeightTensorPtr bytes =
+      linear.file().take_stored(blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
+                                {all_rows, num_blocks * kMxfp4BlockBytes});
+  const StoredScales scales =
+      checked_scales(linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
+                                               {all_rows, num_blocks}),
+                     "U8");
+  return e2m1_group(std::move(bytes), scales, all_rows, linear.cols(), kMxGroup);
+}
 
-  WeightGroup take(const StoredLinear& linear) const override {
+}  // namespace
+
+QuantizationMethod make_mxfp4(const ConfigObject& config) {
+  return [skipped = ModuleList(config, "modules_to_not_convert")](const StoredLinear& linear) {
     const ExpertName name = parse_expert(linear.prefix());
-    if (name.index < 0 || skipped_.contains(linear.spellings())) return linear.take_plain();
+    if (name.index < 0 || skipped.contains(linear.spellings())) return linear.take_plain();
     const bool is_half = name.projection == "gate_proj" || name.projection == "up_proj";
     const std::string tensor =
         std::string(name.parent) + (is_half ? ".gate_up_proj" : "." + std::string(name.projection));
     const std::int64_t rows = is_half ? 2 * linear.rows() : linear.rows();
     const WeightGroup expert =
-        slice_rows(take_all(linear, tensor, name.index, rows), name.index * rows, rows);
+        slice_rows(take_experts(linear, tensor, name.index, rows), name.index * rows, rows);
     if (!is_half) return expert;
     return pick_rows(expert, by_turns(linear.rows(), 2, name.projection == "gate_proj" ? 0 : 1));
-  }
-
- private:
-  // The experts of a layer, one below the other.
-  static WeightGroup take_all(const StoredLinear& linear, const std::string& name, std::int64_t index,
-                              std::int64_t rows) {
-    const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
-    const std::int64_t num_blocks = ceil_div(linear.cols(), kMxGroup);
-    const SafetensorsEntry* entry = linear.file().find_entry(blocks_name);
-    const std::int64_t num_experts = entry == nullptr || entry->shape.empty() ? 1 : entry->shape[0];
-    if (entry != nullptr && index >= num_experts)
-      fail("tensor {}: it has {} experts, and expert {} is asked for", in_quotes(blocks_name), num_experts,
-           index);
-    if (linear.cols() % kMxGroup != 0)
-      fail("tensor {}: {} columns are no whole blocks of {}", in_quotes(blocks_name), linear.cols(),
-           kMxGroup);
-    const std::int64_t all_rows = num_experts * rows;
-    WeightTensorPtr bytes =
-        linear.file().take_stored(blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
-                                  {all_rows, num_blocks * kMxfp4BlockBytes});
-    const StoredScales scales =
-        checked_scales(linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
-                                                 {all_rows, num_blocks}),
-                       "U8");
-    return e2m1_group(std::move(bytes), scales, all_rows, linear.cols(), kMxGroup);
-  }
-
-  ModuleList skipped_;
-};
-
-}  // namespace
-
-QuantizationPtr make_mxfp4(const ConfigObject& config) { return std::make_shared<Mxfp4>(config); }
+  };
+}
 
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols) {

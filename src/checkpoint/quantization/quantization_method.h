@@ -1,31 +1,25 @@
 #pragma once
 
-#include <memory>
+#include <functional>
 
 #include "checkpoint/config_object.h"
 #include "checkpoint/quantization/stored_linear.h"
 
 namespace quire {
 
-// One way to quantise a checkpoint. Thread contract: immutable.
-class QuantizationMethod {
- public:
-  virtual ~QuantizationMethod() = default;
-  // What the checkpoint has of a layer's matrix, with codes, scales and offsets in the form of a WeightGroup;
-  // plain where the layer is left out. Values are read as they are needed. Error that names the tensor where
-  // it is absent, or does not fit the matrix or the configuration.
-  virtual WeightGroup take(const StoredLinear& linear) const = 0;
-};
-using QuantizationPtr = std::shared_ptr<const QuantizationMethod>;
+// One way to quantise a checkpoint: what this has of a layer's matrix, with codes, scales and offsets in the
+// form of a WeightGroup; plain where the layer is left out. Values are read as they are needed. Error that
+// names the tensor where it is absent, or does not fit the matrix or the configuration.
+using QuantizationMethod = std::function<WeightGroup(const StoredLinear&)>;
 
 // Of a quantization_config; Error that names the key where it asks for what cannot be read.
-QuantizationPtr make_fp8(const ConfigObject& config);
-QuantizationPtr make_compressed_tensors(const ConfigObject& config);
-QuantizationPtr make_modelopt(const ConfigObject& config);
-QuantizationPtr make_gptq(const ConfigObject& config);
-QuantizationPtr make_awq(const ConfigObject& config);
-QuantizationPtr make_bitsandbytes(const ConfigObject& config);
-QuantizationPtr make_mxfp4(const ConfigObject& config);
+QuantizationMethod make_fp8(const ConfigObject& config);
+QuantizationMethod make_compressed_tensors(const ConfigObject& config);
+QuantizationMethod make_modelopt(const ConfigObject& config);
+QuantizationMethod make_gptq(const ConfigObject& config);
+QuantizationMethod make_awq(const ConfigObject& config);
+QuantizationMethod make_bitsandbytes(const ConfigObject& config);
+QuantizationMethod make_mxfp4(const ConfigObject& config);
 
 // Forms that several methods have.
 

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-using MakeMethod = QuantizationPtr (*)(const ConfigObject&);
+using MakeMethod = QuantizationMethod (*)(const ConfigObject&);
 constexpr std::pair<std::string_view, MakeMethod> kMethods[] = {
     {"fp8", make_fp8},           {"compressed-tensors", make_compressed_tensors},
     {"modelopt", make_modelopt}, {"gptq", make_gptq},
@@ -57,7 +57,7 @@ bool is_zero_bias(Checkpoint& file, const std::string& name) {
 
 }  // namespace
 
-QuantizationPtr find_quantization(const ModelConfig& model, const std::filesystem::path& directory) {
+QuantizationMethod find_quantization(const ModelConfig& model, const std::filesystem::path& directory) {
   const std::optional<ConfigObject> config = find_config(model, directory);
   if (!config) return nullptr;
   // Older checkpoints of ModelOpt have a file of their own, which names an algorithm alone.

@@ -13,12 +13,12 @@ namespace quire {
 
 // The method that the configuration, or hf_quant_config.json beside it, names; null: the weights are plain.
 // Error that names it and says which are supported where it is another.
-QuantizationPtr find_quantization(const ModelConfig& config, const std::filesystem::path& directory);
+QuantizationMethod find_quantization(const ModelConfig& config, const std::filesystem::path& directory);
 
 // A checkpoint whose linear layers are quantised, most of them. Thread contract as for Checkpoint.
 class QuantizedWeights final : public WeightSource {
  public:
-  QuantizedWeights(const std::filesystem::path& directory, QuantizationPtr method)
+  QuantizedWeights(const std::filesystem::path& directory, QuantizationMethod method)
       : file_(directory), method_(std::move(method)) {}
 
   bool contains(std::string_view name) const override { return file_.contains(name); }
@@ -29,14 +29,14 @@ class QuantizedWeights final : public WeightSource {
     return file_.take_vector(name, n);
   }
   WeightGroup take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) override {
-    return method_->take(StoredLinear(file_, prefix, rows, cols));
+    return method_(StoredLinear(file_, prefix, rows, cols));
   }
   // Scales of activations and of an 8-bit KV cache need not be used.
   std::vector<std::string> unclaimed() const override;
 
  private:
   mutable Checkpoint file_;  // values are read where nobody claims a tensor
-  QuantizationPtr method_;
+  QuantizationMethod method_;
 };
 
 }  // namespace quire
