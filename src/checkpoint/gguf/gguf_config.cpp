@@ -18,11 +18,40 @@ constexpr std::string_view kFactors = "rope_freqs.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 
+enum Trait : unsigned {
+  kBiases = 1,  // perhaps, as its tensors say
+  kPermutedHeads = 2,
+  kNoWindow = 4,  // it is refused
+  kMixture = 8,   // perhaps
+  kByLayer = 16,  // its numbers of heads and its sizes may differ by layer
+};
+
 // Makes the configuration of one file.
 class ConfigBuilder {
  public:
-  ConfigBuilder(const GgufModel& model, std::string architecture)
-      : model_(model), architecture_(std::move(architecture)) {}
+  explicit ConfigBuilder(const GgufModel& model)
+      : model_(model), architecture_(keys().require_string("general.architecture")) {}
+
+  GgufConfig build() {
+    const Architecture& known = find_architecture();
+    if ((known.traits & kMixture) == 0 && is_mixture())
+      fail_at("expert_count", "is not 0: experts are not supported for this architecture");
+    read_common((known.traits & kByLayer) != 0);
+    set_family(known.family);
+    if ((known.traits & kBiases) != 0) read_biases();
+    if ((known.traits & kPermutedHeads) != 0) permute_heads();
+    if ((known.traits & kNoWindow) != 0) refuse_window();
+    if (known.read != nullptr) (this->*known.read)();
+    return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)};
+  }
+
+ private:
+  struct Architecture {
+    std::string_view name, family;
+    unsigned traits = 0;
+    void (ConfigBuilder::*read)() = nullptr;  // what it has besides
+  };
+  const Architecture& find_architecture() const;
 
   const GgufKeys& keys() const { return model_.keys(); }
   std::string key(std::string_view name) const { return architecture_ + "." + std::string(name); }
@@ -102,9 +131,6 @@ class ConfigBuilder {
     require_int(used, "expert_used_count", kExpertCount);
     require_int("moe_intermediate_size", "expert_feed_forward_length", kWidth);
   }
-  void refuse_experts() const {
-    if (is_mixture()) fail_at("expert_count", "is not 0: experts are not supported for this architecture");
-  }
 
   // llama.cpp rotates neighbouring rows in these families.
   void permute_heads() {
@@ -114,18 +140,6 @@ class ConfigBuilder {
     layout_.permuted_heads = integer("num_attention_heads");
     layout_.permuted_kv_heads = integer("num_key_value_heads");
   }
-  void shift_norms() { layout_.norm_offset = 1; }
-  void tile_value_heads() {
-    layout_.key_heads = integer("linear_num_key_heads");
-    layout_.value_heads = integer("linear_num_value_heads");
-    layout_.value_dim = integer("linear_value_head_dim");
-  }
-
-  // The ramp of yarn ends between dimensions, not at one: no key says it.
-  void keep_yarn_ends() {
-    if (json_.contains("rope_scaling")) json_["rope_scaling"]["truncate"] = false;
-  }
-
   // from: a list that says which layers are of type `local`; the others have attention over all.
   void set_layer_types(std::string_view from, const char* local) {
     std::vector<std::string> types;
@@ -136,9 +150,6 @@ class ConfigBuilder {
 
   void set_family(std::string_view family) { json_["architectures"] = Json::array({std::string(family)}); }
 
-  GgufConfig finish() { return {ModelConfig::from_json(json_.dump(), model_.path()), std::move(layout_)}; }
-
- private:
   std::int64_t vocab_size() const {
     const GgufTensor* tensor = model_.find("token_embd.weight");
     if (tensor == nullptr) fail("{}: there is no tensor \"token_embd.weight\"", model_.path());
@@ -163,8 +174,8 @@ class ConfigBuilder {
     if (has_key("attention.key_length_swa")) return read_rotary_by_type(head_dim);
     const int size = find_int("rope.dimension_count", {.min = 1, .max = head_dim}).value_or(head_dim);
     if (size != head_dim) set("partial_rotary_factor", static_cast<double>(size) / head_dim);
-    if (has_tensor(kFactors)) return read_factors(size);
-    if (has_tensor(kLongFactors) || has_tensor(kShortFactors)) return read_long_factors(size);
+    if (has_tensor(kFactors) || has_tensor(kLongFactors) || has_tensor(kShortFactors))
+      return read_factors(size);
     const std::string type =
         keys().get_string(key("rope.scaling.type"), has_key("rope.scale_linear") ? "linear" : "none");
     if (type == "none") return;
@@ -210,25 +221,20 @@ class ConfigBuilder {
           {"partial_rotary_factor", static_cast<double>(rotated) / local}}}};
   }
 
-  // Divisors of the frequencies: what transformers calls llama3, already computed. As longrope's they are the
-  // same for any length.
+  // Divisors of the frequencies, as longrope has them: those of llama3 are computed already, and the same for
+  // any length.
   void read_factors(int size) {
-    const std::vector<double> factors = values_of(kFactors, size / 2);
-    json_["rope_scaling"] = {
-        {"rope_type", "longrope"}, {"short_factor", factors},
-        {"long_factor", factors},  {"factor", 1.0},
-        {"attention_factor", 1.0}, {"original_max_position_embeddings", integer("max_position_embeddings")}};
-  }
-
-  void read_long_factors(int size) {
+    const bool is_llama3 = has_tensor(kFactors);
     json_["rope_scaling"] = {
         {"rope_type", "longrope"},
-        {"short_factor", values_of(kShortFactors, size / 2)},
-        {"long_factor", values_of(kLongFactors, size / 2)},
+        {"short_factor", values_of(is_llama3 ? kFactors : kShortFactors, size / 2)},
+        {"long_factor", values_of(is_llama3 ? kFactors : kLongFactors, size / 2)},
         {"factor", 1.0},
-        {"attention_factor", keys().find_double(key("rope.scaling.attn_factor"), kPositive).value_or(1.0)},
+        {"attention_factor",
+         is_llama3 ? 1.0 : keys().get_double(key("rope.scaling.attn_factor"), 1.0, kPositive)},
         {"original_max_position_embeddings",
-         keys().require_int(key("rope.scaling.original_context_length"), kPositions)}};
+         is_llama3 ? integer("max_position_embeddings")
+                   : keys().require_int(key("rope.scaling.original_context_length"), kPositions)}};
   }
 
   std::vector<double> values_of(std::string_view name, std::int64_t size) {
@@ -248,6 +254,133 @@ class ConfigBuilder {
     return {values.begin(), values.end()};
   }
 
+  // Llama and Mistral, and Mixtral.
+  void read_llama() {
+    if (!is_mixture()) return;
+    require_int("num_local_experts", "expert_count", kExpertCount);
+    require_int("num_experts_per_tok", "expert_used_count", kExpertCount);
+    set_family("MixtralForCausalLM");
+  }
+
+  void read_qwen3_moe() {
+    read_experts("num_experts", "num_experts_per_tok");
+    set("norm_topk_prob", true);  // as llama.cpp computes them
+  }
+
+  // Gated DeltaNet in most layers.
+  void read_qwen3_next() {
+    require_int("linear_conv_kernel_dim", "ssm.conv_kernel", {.min = 2, .max = 64});
+    require_int("linear_key_head_dim", "ssm.state_size", kHeadSize);
+    require_int("linear_num_key_heads", "ssm.group_count", kHeadCount);
+    require_int("linear_num_value_heads", "ssm.time_step_rank", kHeadCount);
+    const int num_heads = integer("linear_num_value_heads");
+    const int inner = keys().require_int(key("ssm.inner_size"), kWidth);
+    if (inner % num_heads != 0)
+      fail_at("ssm.inner_size", format_text("is {}, no multiple of {} heads", inner, num_heads));
+    set("linear_value_head_dim", inner / num_heads);
+    copy_int("full_attention_interval", "full_attention_interval", kLayerCount);
+    if (has_key("attention.recurrent_layers"))
+      set_layer_types("attention.recurrent_layers", "linear_attention");
+    layout_.norm_offset = 1;
+    if (!is_mixture()) return;
+    read_experts("num_experts", "num_experts_per_tok");
+    set("shared_expert_intermediate_size", integer("moe_intermediate_size"));
+    copy_int("shared_expert_intermediate_size", "expert_shared_feed_forward_length", kWidth);
+  }
+
+  void read_qwen3_5() {
+    read_qwen3_next();
+    layout_.key_heads = integer("linear_num_key_heads");
+    layout_.value_heads = integer("linear_num_value_heads");
+    layout_.value_dim = integer("linear_value_head_dim");
+  }
+
+  void read_gpt_oss() {
+    require_int("num_local_experts", "expert_count", kExpertCount);
+    require_int("num_experts_per_tok", "expert_used_count", kExpertCount);
+    require_int("sliding_window", "attention.sliding_window", kPositions);
+    // The ramp of yarn ends between dimensions, not at one: no key says it.
+    if (json_.contains("rope_scaling")) json_["rope_scaling"]["truncate"] = false;
+  }
+
+  // Scores are scaled by the size of a head, but for the largest model of each series, which is told by its
+  // layers.
+  void read_gemma(int layers_of_27b) {
+    const int head_dim = integer("num_hidden_layers") == layers_of_27b
+                             ? integer("hidden_size") / integer("num_attention_heads")
+                             : integer("head_dim");
+    set("query_pre_attn_scalar", head_dim);
+    copy_double("attn_logit_softcapping", "attn_logit_softcapping", kPositive);
+    copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
+    require_int("sliding_window", "attention.sliding_window", kPositions);
+    layout_.norm_offset = 1;
+  }
+
+  void read_gemma2() { read_gemma(46); }
+
+  void read_gemma3() {
+    read_gemma(62);
+    copy_int("sliding_window_pattern", "attention.sliding_window_pattern", kLayerCount);
+    copy_double("rope_local_base_freq", "rope.freq_base_swa", kPositive);
+  }
+
+  void read_gemma4() {
+    set_layer_types("attention.sliding_window_pattern", "sliding_attention");
+    const std::vector<int> local = of_layers("attention.sliding_window_pattern", {.min = 0, .max = 1});
+    const std::vector<int> heads = of_layers("attention.head_count_kv", kHeadCount);
+    const std::vector<int> inner = of_layers("feed_forward_length", kWidth);
+    const auto full = static_cast<std::size_t>(std::ranges::find(local, 0) - local.begin());
+    set("num_key_value_heads", heads[full == 0 ? heads.size() - 1 : 0]);
+    if (full < heads.size()) {
+      set("num_global_key_value_heads", heads[full]);
+      set("attention_k_eq_v", !has_tensor(format_text("blk.{}.attn_v.weight", full)));
+    }
+    set("intermediate_size", inner.front());
+    set("use_double_wide_mlp", inner.back() != inner.front());
+    require_int("sliding_window", "attention.sliding_window", kPositions);
+    copy_int("num_kv_shared_layers", "attention.shared_kv_layers", {.min = 0});
+    set("hidden_size_per_layer_input", 0);
+    copy_int("hidden_size_per_layer_input", "embedding_length_per_layer_input", {.min = 0});
+    set("vocab_size_per_layer_input", integer("vocab_size"));
+    copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
+    if (!is_mixture()) return;
+    set("enable_moe_block", true);
+    read_experts("num_experts", "top_k_experts");
+  }
+
+  void read_phi3() { copy_int("sliding_window", "attention.sliding_window", kPositions); }
+
+  void read_granite() {
+    copy_double("embedding_multiplier", "embedding_scale");
+    copy_double("residual_multiplier", "residual_scale");
+    set("attention_multiplier", require_double("attention.scale"));
+    copy_double("logits_scaling", "logit_scale", kPositive);
+  }
+
+  // Layers without heads of keys have a convolution in place of attention.
+  void read_lfm2() {
+    const std::vector<int> heads = of_layers("attention.head_count_kv", {.min = 0, .max = kHeadCount.max});
+    std::vector<int> attention;
+    for (std::size_t i = 0; i < heads.size(); ++i)
+      if (heads[i] > 0) attention.push_back(static_cast<int>(i));
+    if (attention.empty()) fail_at("attention.head_count_kv", "has none above 0");
+    set("num_key_value_heads", *std::ranges::max_element(heads));
+    set("full_attn_idxs", attention);
+    require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
+    require_int("intermediate_size", "feed_forward_length", kWidth);
+    set("norm_eps", require_double("attention.layer_norm_rms_epsilon"));
+    set("block_auto_adjust_ff_dim", false);  // the size is that of the tensors
+  }
+
+  void read_lfm2_moe() {
+    read_lfm2();
+    read_experts("num_experts", "num_experts_per_tok");
+    require_int("num_dense_layers", "leading_dense_block_count", {.min = 0});
+    copy_double("routed_scaling_factor", "expert_weights_scale", kPositive);
+    set("use_expert_bias",
+        has_tensor(format_text("blk.{}.exp_probs_b.bias", integer("num_hidden_layers") - 1)));
+  }
+
   const GgufModel& model_;
   std::string architecture_;
   Json json_ = Json::object();
@@ -255,186 +388,38 @@ class ConfigBuilder {
   int num_blocks_ = 0;
 };
 
-// Llama and Mistral, and Mixtral.
-void read_llama(ConfigBuilder& builder) {
-  if (!builder.is_mixture()) return;
-  builder.require_int("num_local_experts", "expert_count", kExpertCount);
-  builder.require_int("num_experts_per_tok", "expert_used_count", kExpertCount);
-  builder.set_family("MixtralForCausalLM");
+const ConfigBuilder::Architecture& ConfigBuilder::find_architecture() const {
+  static constexpr Architecture kArchitectures[] = {
+      {"llama", "LlamaForCausalLM", kBiases | kPermutedHeads | kNoWindow | kMixture,
+       &ConfigBuilder::read_llama},
+      {"qwen2", "Qwen2ForCausalLM", kNoWindow},
+      {"qwen3", "Qwen3ForCausalLM", kBiases | kNoWindow},
+      {"qwen3moe", "Qwen3MoeForCausalLM", kBiases | kNoWindow | kMixture, &ConfigBuilder::read_qwen3_moe},
+      {"qwen3next", "Qwen3NextForCausalLM", kMixture, &ConfigBuilder::read_qwen3_next},
+      {"qwen35", "Qwen3_5ForCausalLM", 0, &ConfigBuilder::read_qwen3_5},
+      {"qwen35moe", "Qwen3_5MoeForCausalLM", kMixture, &ConfigBuilder::read_qwen3_5},
+      {"gpt-oss", "GptOssForCausalLM", kBiases | kMixture, &ConfigBuilder::read_gpt_oss},
+      {"gemma2", "Gemma2ForCausalLM", 0, &ConfigBuilder::read_gemma2},
+      {"gemma3", "Gemma3ForCausalLM", 0, &ConfigBuilder::read_gemma3},
+      {"gemma4", "Gemma4ForCausalLM", kMixture | kByLayer, &ConfigBuilder::read_gemma4},
+      {"phi3", "Phi3ForCausalLM", 0, &ConfigBuilder::read_phi3},
+      {"olmo2", "Olmo2ForCausalLM", kNoWindow},
+      {"granite", "GraniteForCausalLM", kBiases | kPermutedHeads, &ConfigBuilder::read_granite},
+      {"smollm3", "SmolLM3ForCausalLM", kBiases | kPermutedHeads | kNoWindow},
+      {"lfm2", "Lfm2ForCausalLM", kByLayer, &ConfigBuilder::read_lfm2},
+      {"lfm2moe", "Lfm2MoeForCausalLM", kMixture | kByLayer, &ConfigBuilder::read_lfm2_moe},
+      {"seed_oss", "SeedOssForCausalLM", kBiases},
+  };
+  const auto* const found = std::ranges::find(kArchitectures, architecture_, &Architecture::name);
+  if (found == std::end(kArchitectures))
+    keys().fail_at("general.architecture",
+                   format_text("is {}, which is not supported; supported are {}", in_quotes(architecture_),
+                               join_text(std::views::transform(kArchitectures, &Architecture::name), ", ")));
+  return *found;
 }
-
-void read_qwen3_moe(ConfigBuilder& builder) {
-  builder.read_experts("num_experts", "num_experts_per_tok");
-  builder.set("norm_topk_prob", true);  // as llama.cpp computes them
-}
-
-// Gated DeltaNet in most layers.
-void read_qwen3_next(ConfigBuilder& builder) {
-  builder.require_int("linear_conv_kernel_dim", "ssm.conv_kernel", {.min = 2, .max = 64});
-  builder.require_int("linear_key_head_dim", "ssm.state_size", kHeadSize);
-  builder.require_int("linear_num_key_heads", "ssm.group_count", kHeadCount);
-  builder.require_int("linear_num_value_heads", "ssm.time_step_rank", kHeadCount);
-  const int num_heads = builder.integer("linear_num_value_heads");
-  const int inner = builder.keys().require_int(builder.key("ssm.inner_size"), kWidth);
-  if (inner % num_heads != 0)
-    builder.fail_at("ssm.inner_size", format_text("is {}, no multiple of {} heads", inner, num_heads));
-  builder.set("linear_value_head_dim", inner / num_heads);
-  builder.copy_int("full_attention_interval", "full_attention_interval", kLayerCount);
-  if (builder.has_key("attention.recurrent_layers"))
-    builder.set_layer_types("attention.recurrent_layers", "linear_attention");
-  builder.shift_norms();
-  if (!builder.is_mixture()) return;
-  builder.read_experts("num_experts", "num_experts_per_tok");
-  builder.set("shared_expert_intermediate_size", builder.integer("moe_intermediate_size"));
-  builder.copy_int("shared_expert_intermediate_size", "expert_shared_feed_forward_length", kWidth);
-}
-
-void read_qwen3_5(ConfigBuilder& builder) {
-  read_qwen3_next(builder);
-  builder.tile_value_heads();
-}
-
-void read_gpt_oss(ConfigBuilder& builder) {
-  builder.require_int("num_local_experts", "expert_count", kExpertCount);
-  builder.require_int("num_experts_per_tok", "expert_used_count", kExpertCount);
-  builder.require_int("sliding_window", "attention.sliding_window", kPositions);
-  builder.keep_yarn_ends();
-}
-
-// Scores are scaled by the size of a head, but for the largest model of each series, which is told by its
-// layers.
-void read_gemma(ConfigBuilder& builder, int layers_of_27b) {
-  const int head_dim = builder.integer("num_hidden_layers") == layers_of_27b
-                           ? builder.integer("hidden_size") / builder.integer("num_attention_heads")
-                           : builder.integer("head_dim");
-  builder.set("query_pre_attn_scalar", head_dim);
-  builder.copy_double("attn_logit_softcapping", "attn_logit_softcapping", kPositive);
-  builder.copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
-  builder.require_int("sliding_window", "attention.sliding_window", kPositions);
-  builder.shift_norms();
-}
-
-void read_gemma2(ConfigBuilder& builder) { read_gemma(builder, 46); }
-
-void read_gemma3(ConfigBuilder& builder) {
-  read_gemma(builder, 62);
-  builder.copy_int("sliding_window_pattern", "attention.sliding_window_pattern", kLayerCount);
-  builder.copy_double("rope_local_base_freq", "rope.freq_base_swa", kPositive);
-}
-
-void read_gemma4(ConfigBuilder& builder) {
-  builder.set_layer_types("attention.sliding_window_pattern", "sliding_attention");
-  const std::vector<int> local = builder.of_layers("attention.sliding_window_pattern", {.min = 0, .max = 1});
-  const std::vector<int> heads = builder.of_layers("attention.head_count_kv", kHeadCount);
-  const std::vector<int> inner = builder.of_layers("feed_forward_length", kWidth);
-  const auto full = static_cast<std::size_t>(std::ranges::find(local, 0) - local.begin());
-  builder.set("num_key_value_heads", heads[full == 0 ? heads.size() - 1 : 0]);
-  if (full < heads.size()) {
-    builder.set("num_global_key_value_heads", heads[full]);
-    builder.set("attention_k_eq_v", !builder.has_tensor(format_text("blk.{}.attn_v.weight", full)));
-  }
-  builder.set("intermediate_size", inner.front());
-  builder.set("use_double_wide_mlp", inner.back() != inner.front());
-  builder.require_int("sliding_window", "attention.sliding_window", kPositions);
-  builder.copy_int("num_kv_shared_layers", "attention.shared_kv_layers", {.min = 0});
-  builder.set("hidden_size_per_layer_input", 0);
-  builder.copy_int("hidden_size_per_layer_input", "embedding_length_per_layer_input", {.min = 0});
-  builder.set("vocab_size_per_layer_input", builder.integer("vocab_size"));
-  builder.copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
-  if (!builder.is_mixture()) return;
-  builder.set("enable_moe_block", true);
-  builder.read_experts("num_experts", "top_k_experts");
-}
-
-void read_phi3(ConfigBuilder& builder) {
-  builder.copy_int("sliding_window", "attention.sliding_window", kPositions);
-}
-
-void read_granite(ConfigBuilder& builder) {
-  builder.copy_double("embedding_multiplier", "embedding_scale");
-  builder.copy_double("residual_multiplier", "residual_scale");
-  builder.set("attention_multiplier", builder.require_double("attention.scale"));
-  builder.copy_double("logits_scaling", "logit_scale", kPositive);
-}
-
-// Layers without heads of keys have a convolution in place of attention.
-void read_lfm2(ConfigBuilder& builder) {
-  const std::vector<int> heads =
-      builder.of_layers("attention.head_count_kv", {.min = 0, .max = kHeadCount.max});
-  std::vector<int> attention;
-  for (std::size_t i = 0; i < heads.size(); ++i)
-    if (heads[i] > 0) attention.push_back(static_cast<int>(i));
-  if (attention.empty()) builder.fail_at("attention.head_count_kv", "has none above 0");
-  builder.set("num_key_value_heads", *std::ranges::max_element(heads));
-  builder.set("full_attn_idxs", attention);
-  builder.require_int("conv_L_cache", "shortconv.l_cache", {.min = 2, .max = 64});
-  builder.require_int("intermediate_size", "feed_forward_length", kWidth);
-  builder.set("norm_eps", builder.require_double("attention.layer_norm_rms_epsilon"));
-  builder.set("block_auto_adjust_ff_dim", false);  // the size is that of the tensors
-}
-
-void read_lfm2_moe(ConfigBuilder& builder) {
-  read_lfm2(builder);
-  builder.read_experts("num_experts", "num_experts_per_tok");
-  builder.require_int("num_dense_layers", "leading_dense_block_count", {.min = 0});
-  builder.copy_double("routed_scaling_factor", "expert_weights_scale", kPositive);
-  builder.set("use_expert_bias", builder.has_tensor(format_text("blk.{}.exp_probs_b.bias",
-                                                                builder.integer("num_hidden_layers") - 1)));
-}
-
-enum Trait : unsigned {
-  kBiases = 1,  // perhaps, as its tensors say
-  kPermutedHeads = 2,
-  kNoWindow = 4,  // it is refused
-  kMixture = 8,   // perhaps
-  kByLayer = 16,  // its numbers of heads and its sizes may differ by layer
-};
-struct Architecture {
-  std::string_view name, family;
-  unsigned traits = 0;
-  void (*read)(ConfigBuilder&) = nullptr;  // what it has besides
-};
-constexpr Architecture kArchitectures[] = {
-    {"llama", "LlamaForCausalLM", kBiases | kPermutedHeads | kNoWindow | kMixture, read_llama},
-    {"qwen2", "Qwen2ForCausalLM", kNoWindow},
-    {"qwen3", "Qwen3ForCausalLM", kBiases | kNoWindow},
-    {"qwen3moe", "Qwen3MoeForCausalLM", kBiases | kNoWindow | kMixture, read_qwen3_moe},
-    {"qwen3next", "Qwen3NextForCausalLM", kMixture, read_qwen3_next},
-    {"qwen35", "Qwen3_5ForCausalLM", 0, read_qwen3_5},
-    {"qwen35moe", "Qwen3_5MoeForCausalLM", kMixture, read_qwen3_5},
-    {"gpt-oss", "GptOssForCausalLM", kBiases | kMixture, read_gpt_oss},
-    {"gemma2", "Gemma2ForCausalLM", 0, read_gemma2},
-    {"gemma3", "Gemma3ForCausalLM", 0, read_gemma3},
-    {"gemma4", "Gemma4ForCausalLM", kMixture | kByLayer, read_gemma4},
-    {"phi3", "Phi3ForCausalLM", 0, read_phi3},
-    {"olmo2", "Olmo2ForCausalLM", kNoWindow},
-    {"granite", "GraniteForCausalLM", kBiases | kPermutedHeads, read_granite},
-    {"smollm3", "SmolLM3ForCausalLM", kBiases | kPermutedHeads | kNoWindow},
-    {"lfm2", "Lfm2ForCausalLM", kByLayer, read_lfm2},
-    {"lfm2moe", "Lfm2MoeForCausalLM", kMixture | kByLayer, read_lfm2_moe},
-    {"seed_oss", "SeedOssForCausalLM", kBiases},
-};
 
 }  // namespace
 
-GgufConfig read_gguf_config(const GgufModel& model) {
-  const std::string name = model.keys().require_string("general.architecture");
-  const auto* const found = std::ranges::find(kArchitectures, name, &Architecture::name);
-  if (found == std::end(kArchitectures)) {
-    model.keys().fail_at(
-        "general.architecture",
-        format_text("is {}, which is not supported; supported are {}", in_quotes(name),
-                    join_text(std::views::transform(kArchitectures, &Architecture::name), ", ")));
-  }
-  ConfigBuilder builder(model, name);
-  if ((found->traits & kMixture) == 0) builder.refuse_experts();
-  builder.read_common((found->traits & kByLayer) != 0);
-  builder.set_family(found->family);
-  if ((found->traits & kBiases) != 0) builder.read_biases();
-  if ((found->traits & kPermutedHeads) != 0) builder.permute_heads();
-  if ((found->traits & kNoWindow) != 0) builder.refuse_window();
-  if (found->read != nullptr) found->read(builder);
-  return builder.finish();
-}
+GgufConfig read_gguf_config(const GgufModel& model) { return ConfigBuilder(model).build(); }
 
 }  // namespace quire
