@@ -240,18 +240,25 @@ class GgufRows {
       shape.insert(shape.begin(),
                    static_cast<std::int64_t>(tensor_.bytes) / (blocks_per_row_ * block_bytes_));
     const auto read = [=, rows = *this](std::int64_t row, const Tensor& dst) {
-      const std::size_t block_size = static_cast<std::size_t>(elements) * size_of(dtype);
+      constexpr std::int64_t kScratchBytes = std::int64_t{64} << 10;
+      const std::int64_t first = row * rows.blocks_per_row_, total = dst.dim(0) * rows.blocks_per_row_;
+      const std::int64_t step = std::min(total, kScratchBytes / rows.block_bytes_);
+      const bool is_same = dst.dtype() == dtype;
+      std::vector<std::byte> bytes(step * rows.block_bytes_);
+      std::vector<std::byte> decoded(is_same ? 0
+                                             : static_cast<std::size_t>(step * elements) * size_of(dtype));
       auto* out = dst.data_as<std::byte>();
-      rows.read_blocks(row, dst.dim(0), [&](const Byte* bytes, std::int64_t first, std::int64_t count) {
-        const auto n = static_cast<std::size_t>(count), at = static_cast<std::size_t>(first);
-        if (dst.dtype() == dtype)
-          return decode(bytes, count, row * rows.blocks_per_row_ + first, out + at * block_size);
-        std::vector<std::byte> decoded(n * block_size);
-        decode(bytes, count, row * rows.blocks_per_row_ + first, decoded.data());
-        convert(dtype, decoded.data(), dst.dtype(),
-                out + at * static_cast<std::size_t>(elements) * size_of(dst.dtype()),
-                n * static_cast<std::size_t>(elements));
-      });
+      for (std::int64_t done = 0; done < total; done += step) {
+        const std::int64_t count = std::min(step, total - done);
+        const auto n = static_cast<std::size_t>(count * elements);
+        rows.tensor_.file->read(
+            rows.tensor_.offset + static_cast<std::uint64_t>((first + done) * rows.block_bytes_),
+            std::span(bytes).first(static_cast<std::size_t>(count * rows.block_bytes_)), rows.name_);
+        decode(reinterpret_cast<const Byte*>(bytes.data()), count, first + done,
+               is_same ? out : decoded.data());
+        if (!is_same) convert(dtype, decoded.data(), dst.dtype(), out, n);
+        out += n * size_of(dst.dtype());
+      }
     };
     return make_weight_tensor(name_, dtype, std::move(shape), read);
   }
@@ -282,24 +289,6 @@ class GgufRows {
     if (dtype == DType::kF16) return std::isfinite(to_float(*static_cast<const Float16*>(value)));
     if (dtype == DType::kF32) return std::isfinite(*static_cast<const float*>(value));
     return scale != ScaleType::kE8m0 || *static_cast<const Byte*>(value) != 0xFFU;
-  }
-  // Calls take(bytes of some blocks, number of the first of them from `row` on, how many).
-  template <typename Take>
-  void read_blocks(std::int64_t row, std::int64_t num_rows, const Take& take) const {
-    constexpr std::int64_t kScratchBytes = std::int64_t{64} << 10;
-    const std::int64_t total = num_rows * blocks_per_row_;
-    const std::int64_t step = std::min(total, kScratchBytes / block_bytes_);
-    std::vector<Byte> bytes(step * block_bytes_);
-    const std::uint64_t begin =
-        tensor_.offset + static_cast<std::uint64_t>(row * blocks_per_row_ * block_bytes_);
-    for (std::int64_t done = 0; done < total; done += step) {
-      const std::int64_t count = std::min(step, total - done);
-      tensor_.file->read(
-          begin + static_cast<std::uint64_t>(done * block_bytes_),
-          std::as_writable_bytes(std::span(bytes.data(), static_cast<std::size_t>(count * block_bytes_))),
-          name_);
-      take(bytes.data(), done, count);
-    }
   }
 
   std::string name_;
