@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "base/parse_number.h"
+
 namespace quire {
 
 // The name of a GGUF file, which may be a part of a model: STEM.gguf or STEM-00002-of-00003.gguf.
@@ -18,12 +20,7 @@ inline GgufName parse_gguf_name(std::string_view name) {
   if (name.size() <= kPart.size()) return {name};
   const std::string_view end = name.substr(name.size() - kPart.size());
   const auto number = [&](std::size_t at) {
-    int value = 0;
-    for (const char c : end.substr(at, 5)) {
-      if (c < '0' || c > '9') return -1;
-      value = 10 * value + (c - '0');
-    }
-    return value;
+    return static_cast<int>(parse_number<unsigned>(end.substr(at, 5)).value_or(0));
   };
   const int part = number(1), count = number(10);
   if (end[0] != '-' || end.substr(6, 4) != "-of-" || part < 1 || count < part || count > kMaxParts)

@@ -21,7 +21,8 @@ constexpr std::pair<std::string_view, std::string_view> kOuterNames[] = {
     {"model.per_layer_projection_norm", "per_layer_proj_norm"},
     {"lm_head", "output"}};
 
-// Of a layer. Of two that stand for one name the first that the file has.
+// Of a layer: whole names, or what stands before the last dot. Of two that stand for one name the first that
+// the file has.
 constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"input_layernorm", "attn_norm"},
     {"post_attention_layernorm", "post_attention_norm"},
@@ -74,10 +75,6 @@ constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"per_layer_projection", "proj"},
     {"post_per_layer_input_norm", "post_norm"},
     {"router.proj", "ffn_gate_inp"},
-};
-
-// Whole names within a layer.
-constexpr std::pair<std::string_view, std::string_view> kLayerTensors[] = {
     {"self_attn.sinks", "attn_sinks.weight"},
     {"linear_attn.A_log", "ssm_a"},
     {"linear_attn.dt_bias", "ssm_dt.bias"},
@@ -160,16 +157,15 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
     return {std::string(name)};
   }
   const bool is_tiled = layout_.key_heads != layout_.value_heads && module.starts_with("linear_attn");
-  for (const auto& [from, to] : kLayerTensors)
-    if (module == from)
-      return {.name = format_text("blk.{}.{}", layer, to), .is_tiled = is_tiled, .is_decay = to == "ssm_a"};
+  const std::string_view whole = module;
   cut_suffix();
   const auto spelled = [&](std::string_view to) { return format_text("blk.{}.{}{}", layer, to, suffix); };
   for (const std::string_view experts : kExpertPrefixes)
     if (take_prefix(module, experts)) return find_expert(module, std::string(name), spelled);
   Stored stored{std::string(name)};
   for (const auto& [from, to] : kLayerNames) {
-    if (module != from) continue;
+    if (from != module && from != whole) continue;
+    if (from == whole) suffix = {};
     const int heads = to == "attn_q"   ? layout_.permuted_heads
                       : to == "attn_k" ? layout_.permuted_kv_heads
                                        : 0;
@@ -177,7 +173,8 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
     stored = {.name = spelled(to),
               .heads = heads,
               .is_tiled = is_tiled && !of_heads,
-              .is_norm = to.ends_with("norm") && !of_heads};
+              .is_norm = to.ends_with("norm") && !of_heads,
+              .is_decay = to == "ssm_a"};
     if (model_->find(stored.name) != nullptr) break;
   }
   return stored;
