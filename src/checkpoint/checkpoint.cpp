@@ -133,14 +133,7 @@ Checkpoint::FileMap::const_iterator Checkpoint::find_shaped(std::string_view nam
 }
 
 WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::int64_t>& shape) {
-  const auto& [stored_name, file] = *find_shaped(name, shape);
-  const SafetensorsEntry& entry = file->tensor(stored_name);
-  if (!entry.dtype || !is_float(*entry.dtype)) {
-    fail("{}: tensor {} has dtype {}; weights must be F32, F16 or BF16", file->path(), in_quotes(stored_name),
-         entry.dtype_name);
-  }
-  claimed_.insert(stored_name);
-  return file_tensor(file, stored_name, shape);
+  return take_stored(name, kFloatTypes, shape, shape);
 }
 
 std::vector<float> Checkpoint::take_vector(std::string_view name, std::int64_t n) {
@@ -170,8 +163,9 @@ WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const s
   const auto& [stored_name, file] = *find_shaped(name, shape);
   const std::string& dtype = file->tensor(stored_name).dtype_name;
   if (std::ranges::find(dtypes, dtype) == dtypes.end()) {
-    fail("{}: tensor {} has dtype {}; it must be {}", file->path(), in_quotes(stored_name), dtype,
-         join_text(dtypes, " or "));
+    const std::string others = join_text(dtypes.first(dtypes.size() - 1), ", ");
+    fail("{}: tensor {} has dtype {}; it must be {}{}{}", file->path(), in_quotes(stored_name), dtype, others,
+         others.empty() ? "" : " or ", dtypes.back());
   }
   claimed_.insert(stored_name);
   return file_tensor(file, stored_name, std::move(view));

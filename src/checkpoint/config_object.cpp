@@ -167,19 +167,4 @@ std::vector<std::int32_t> ConfigObject::get_token_ids(const ConfigKey& key) cons
   return get_ints(key, kTokenIds);
 }
 
-int ConfigObject::require_int(const ConfigKey& key, IntRange range) const {
-  if (const auto value = find_int(key, range)) return *value;
-  fail_absent(key);
-}
-
-double ConfigObject::require_double(const ConfigKey& key, DoubleRange range) const {
-  if (const auto value = find_double(key, range)) return *value;
-  fail_absent(key);
-}
-
-std::string ConfigObject::require_string(const ConfigKey& key) const {
-  if (auto value = find_string(key)) return *std::move(value);
-  fail_absent(key);
-}
-
 }  // namespace quire

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json_fwd.h"
@@ -81,9 +82,13 @@ class ConfigObject {
     return find_string(key).value_or(std::string(fallback));
   }
 
-  int require_int(const ConfigKey& key, IntRange range = {}) const;
-  double require_double(const ConfigKey& key, DoubleRange range = {}) const;
-  std::string require_string(const ConfigKey& key) const;
+  int require_int(const ConfigKey& key, IntRange range = {}) const {
+    return required(key, find_int(key, range));
+  }
+  double require_double(const ConfigKey& key, DoubleRange range = {}) const {
+    return required(key, find_double(key, range));
+  }
+  std::string require_string(const ConfigKey& key) const { return required(key, find_string(key)); }
 
   // Throws an Error that names file and key: "FILE: KEY PROBLEM".
   [[noreturn]] void fail_at(std::string_view key, std::string_view problem) const;
@@ -96,6 +101,11 @@ class ConfigObject {
 
   Found find(const ConfigKey& key) const;
   int to_int(std::string_view key, const Json& value, IntRange range) const;
+  template <typename T>
+  T required(const ConfigKey& key, std::optional<T> value) const {
+    if (!value) fail_absent(key);
+    return *std::move(value);
+  }
 
  private:
   [[noreturn]] void fail_absent(const ConfigKey& key) const;

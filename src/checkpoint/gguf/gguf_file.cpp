@@ -276,11 +276,6 @@ std::optional<int> GgufKeys::find_int(const ConfigKey& key, IntRange range) cons
   return to_int(name, first, range);
 }
 
-int GgufKeys::require_int(const ConfigKey& key, IntRange range) const {
-  const auto value = find_int(key, range);
-  return value ? *value : ConfigObject::require_int(key, range);
-}
-
 std::vector<int> GgufKeys::get_layer_ints(const ConfigKey& key, int num_layers, IntRange range) const {
   const auto [name, value] = find(key);
   std::vector<int> numbers;

@@ -60,7 +60,9 @@ class GgufKeys : public ConfigObject {
 
   // A list of one number for each layer counts as that number where they are all the same.
   std::optional<int> find_int(const ConfigKey& key, IntRange range = {}) const;
-  int require_int(const ConfigKey& key, IntRange range = {}) const;
+  int require_int(const ConfigKey& key, IntRange range = {}) const {
+    return required(key, find_int(key, range));
+  }
   // One number for each layer, or one for all; a Boolean counts as 0 or 1. Absent: empty.
   std::vector<int> get_layer_ints(const ConfigKey& key, int num_layers, IntRange range = {}) const;
 };

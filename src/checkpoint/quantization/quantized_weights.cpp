@@ -49,10 +49,8 @@ bool is_zero_bias(Checkpoint& file, const std::string& name) {
   if (file.find_entry(name.substr(0, name.size() - kBias.size()) + ".qweight") == nullptr ||
       bias->shape.size() != 1)
     return false;
-  const WeightTensorPtr tensor = file.take(name, bias->shape);
-  std::vector<float> values(tensor->cols());
-  tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, tensor->cols()}));
-  return std::ranges::all_of(values, [](float value) { return value == 0; });
+  return std::ranges::all_of(file.take_vector(name, bias->shape.front()),
+                             [](float value) { return value == 0; });
 }
 
 }  // namespace
