@@ -22,16 +22,14 @@ WeightGroup take_awq(const StoredLinear& linear, std::int64_t group_size) {
     linear.fail_at("qweight", format_text("{} outputs do not fill words of eight codes", rows));
   WeightTensorPtr codes = codes_of("qweight", cols), zeros = codes_of("qzeros", num_groups);
   const StoredScales scales = linear.take_transposed_scales("scales", num_groups);
-  return {{{WeightPart::kWeight, std::move(codes)},
-           {WeightPart::kScale, scales.tensor},
-           {WeightPart::kOffset, std::move(zeros)}},
-          {.code = CodeType::kInt,
-           .bits = 4,
-           .block_cols = group_size,
-           .scale = scales.type,
-           .offset = OffsetType::kZero},
-          rows,
-          cols};
+  return linear.group_of({{WeightPart::kWeight, std::move(codes)},
+                          {WeightPart::kScale, scales.tensor},
+                          {WeightPart::kOffset, std::move(zeros)}},
+                         {.code = CodeType::kInt,
+                          .bits = 4,
+                          .block_cols = group_size,
+                          .scale = scales.type,
+                          .offset = OffsetType::kZero});
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // bitsandbytes (functional.py, QuantState; nn/modules.py): tables of 16 values with the largest magnitude of
 // each 64 elements, which may be codes themselves; or int8 with the largest magnitude of each row.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -58,44 +57,27 @@ QuantState read_state(const StoredLinear& linear) {
   return result;
 }
 
-// The largest magnitudes of all blocks, of elements [begin, begin + count) of which it reads.
-class Magnitudes {
- public:
-  Magnitudes(const StoredLinear& linear, const QuantState& state, std::int64_t num_blocks)
-      : nested_block_size_(state.nested_block_size), nested_offset_(state.nested_offset) {
-    if (nested_block_size_ == 0) {
-      stored_ = linear.take(kAbsmax, kF32Types, {num_blocks}, {num_blocks, 1});
-      return;
-    }
-    const std::int64_t num_nested = ceil_div(num_blocks, nested_block_size_);
-    stored_ = linear.take(kAbsmax, kU8Types, {num_blocks}, {num_blocks, 1});
-    nested_ = linear.take("weight.nested_absmax", kF32Types, {num_nested}, {num_nested, 1});
-    const auto table = read_values<float>(*linear.take("weight.nested_quant_map", kF32Types, {256}));
-    std::ranges::copy(table, table_.begin());
-  }
-
-  const std::string& name() const { return stored_->name(); }
-
-  std::vector<float> read(std::int64_t begin, std::int64_t count) const {
-    if (nested_ == nullptr) return read_floats(*stored_, begin, count);
-    std::vector<std::uint8_t> codes(count);
-    stored_->read_rows(begin, Tensor(codes.data(), DType::kU8, {count, 1}));
-    const std::int64_t first = begin / nested_block_size_;
-    const std::vector<float> scales =
-        read_floats(*nested_, first, ceil_div(begin + count, nested_block_size_) - first);
-    std::vector<float> values;
-    values.reserve(codes.size());
+// The largest magnitudes of all blocks, as a column; to be read as f32.
+WeightTensorPtr take_magnitudes(const StoredLinear& linear, const QuantState& state,
+                                std::int64_t num_blocks) {
+  const std::int64_t size = state.nested_block_size;
+  if (size == 0) return linear.take(kAbsmax, kF32Types, {num_blocks}, {num_blocks, 1});
+  const std::int64_t num_nested = ceil_div(num_blocks, size);
+  const WeightTensorPtr codes = linear.take(kAbsmax, kU8Types, {num_blocks}, {num_blocks, 1});
+  const WeightTensorPtr nested =
+      linear.take("weight.nested_absmax", kF32Types, {num_nested}, {num_nested, 1});
+  const auto table = read_values<float>(*linear.take("weight.nested_quant_map", kF32Types, {256}));
+  const auto read = [=, offset = state.nested_offset](std::int64_t begin, const Tensor& dst) {
+    const std::int64_t count = dst.dim(0), first = begin / size;
+    std::vector<std::uint8_t> of_blocks(count);
+    codes->read_rows(begin, Tensor(of_blocks.data(), DType::kU8, {count, 1}));
+    const std::vector<float> scales = read_floats(*nested, first, ceil_div(begin + count, size) - first);
+    auto* out = dst.data_as<float>();
     for (std::int64_t i = 0; i < count; ++i)
-      values.push_back(table_[codes[i]] * scales[(begin + i) / nested_block_size_ - first] + nested_offset_);
-    return values;
-  }
-
- private:
-  std::int64_t nested_block_size_;
-  float nested_offset_;
-  WeightTensorPtr stored_, nested_;  // columns
-  std::array<float, 256> table_ = {};
-};
+      out[i] = table[of_blocks[i]] * scales[(begin + i) / size - first] + offset;
+  };
+  return make_weight_tensor(codes->name(), DType::kF32, {num_blocks, 1}, read);
+}
 
 WeightGroup take_table(const StoredLinear& linear) {
   const QuantState state = read_state(linear);
@@ -107,23 +89,21 @@ WeightGroup take_table(const StoredLinear& linear) {
                    format_text("{} columns in blocks of {} elements would be scaled in blocks of {}, "
                                "fewer than {}",
                                cols, size, block_cols, kLeastBnbBlock));
-  WeightTensorPtr bytes = linear.take("weight", kU8Types, {rows * cols / 2, 1}, {rows, cols / 2});
-  const Magnitudes magnitudes(linear, state, ceil_div(rows * cols, size));
+  const WeightTensorPtr bytes = linear.take("weight", kU8Types, {rows * cols / 2, 1}, {rows, cols / 2});
+  const WeightTensorPtr magnitudes = take_magnitudes(linear, state, ceil_div(rows * cols, size));
   const auto table = read_values<float>(*linear.take("weight.quant_map", kF32Types, {16}));
   WeightTensorPtr scales = computed_scales(
-      magnitudes.name(), rows, cols / block_cols, [=](std::int64_t row, std::int64_t count, float* out) {
+      magnitudes->name(), rows, cols / block_cols, [=](std::int64_t row, std::int64_t count, float* out) {
         const std::int64_t first = row * cols / size;
         const std::vector<float> values =
-            magnitudes.read(first, ceil_div((row + count) * cols, size) - first);
+            read_floats(*magnitudes, first, ceil_div((row + count) * cols, size) - first);
         for (std::int64_t i = 0; i < count * cols / block_cols; ++i)
           out[i] = values[(row * cols + i * block_cols) / size - first];
       });
-  WeightGroup group = {
-      {{WeightPart::kWeight, unpacked(std::move(bytes), Packing::nibbles(true), rows, cols)},
+  WeightGroup group = linear.group_of(
+      {{WeightPart::kWeight, unpacked(bytes, Packing::nibbles(true), rows, cols)},
        {WeightPart::kScale, std::move(scales)}},
-      {.code = CodeType::kTable, .bits = 4, .block_cols = block_cols, .scale = ScaleType::kF32},
-      rows,
-      cols};
+      {.code = CodeType::kTable, .bits = 4, .block_cols = block_cols, .scale = ScaleType::kF32});
   if (!std::ranges::all_of(table, [](float value) { return std::isfinite(value); }))
     linear.fail_at("weight.quant_map", "a value is not finite");
   std::ranges::copy(table, group.format.table.begin());
@@ -145,14 +125,12 @@ WeightGroup take_int8(const StoredLinear& linear) {
         const std::vector<float> values = read_floats(*magnitudes, row, count);
         std::ranges::transform(values, out, [](float value) { return value / kLargestCode; });
       });
-  return {{{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, std::move(scales)}},
-          {.code = CodeType::kInt,
-           .bits = 8,
-           .code_offset = 128,
-           .block_cols = LinearFormat::kWhole,
-           .scale = ScaleType::kF32},
-          rows,
-          cols};
+  return linear.group_of({{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, std::move(scales)}},
+                         {.code = CodeType::kInt,
+                          .bits = 8,
+                          .code_offset = 128,
+                          .block_cols = LinearFormat::kWhole,
+                          .scale = ScaleType::kF32});
 }
 
 }  // namespace

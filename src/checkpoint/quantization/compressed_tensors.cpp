@@ -120,14 +120,11 @@ WeightGroup take_codes(const StoredLinear& linear, const ModuleGroup& module) {
   } else {
     codes = unpacked(linear.take("weight", kI8Types, {rows, cols}), Packing::bytes(128), rows, cols);
   }
-  return {{{WeightPart::kWeight, std::move(codes)}},
-          {.code = CodeType::kInt,
-           .bits = module.bits,
-           .code_offset = 1 << (module.bits - 1),
-           .block_rows = module.block.rows,
-           .block_cols = module.block.cols},
-          rows,
-          cols};
+  return linear.group_of({{WeightPart::kWeight, std::move(codes)}}, {.code = CodeType::kInt,
+                                                                     .bits = module.bits,
+                                                                     .code_offset = 1 << (module.bits - 1),
+                                                                     .block_rows = module.block.rows,
+                                                                     .block_cols = module.block.cols});
 }
 
 // Zero points have the codes' offset; they are packed along the rows, or one byte each.

@@ -42,14 +42,12 @@ WeightGroup take_e4m3(const StoredLinear& linear, std::string_view scale,
                       std::span<const std::string_view> scale_types, MatrixShape block) {
   const WeightTensorPtr codes = linear.take("weight", kE4m3Types, {linear.rows(), linear.cols()});
   const StoredScales scales = linear.take_scales(scale, scale_types, block);
-  return {{{WeightPart::kWeight, codes}, {WeightPart::kScale, scales.tensor}},
-          {.code = CodeType::kE4m3,
-           .bits = 8,
-           .block_rows = block.rows,
-           .block_cols = block.cols,
-           .scale = scales.type},
-          linear.rows(),
-          linear.cols()};
+  return linear.group_of({{WeightPart::kWeight, codes}, {WeightPart::kScale, scales.tensor}},
+                         {.code = CodeType::kE4m3,
+                          .bits = 8,
+                          .block_rows = block.rows,
+                          .block_cols = block.cols,
+                          .scale = scales.type});
 }
 
 void add_static_input(WeightGroup& group, const StoredLinear& linear, std::string_view scale) {

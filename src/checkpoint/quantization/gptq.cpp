@@ -77,11 +77,10 @@ WeightGroup take_gptq(const StoredLinear& linear, const GptqScheme& scheme, bool
   const auto per_word = std::ssize(packing.shifts);
   if (cols % per_word != 0 || rows % per_word != 0)
     linear.fail_at("qweight", format_text("[{}, {}] does not fill words of {} codes", rows, cols, per_word));
-  WeightTensorPtr words = transpose(linear.take("qweight", kI32Types, {packing.num_words(cols), rows}));
-  WeightGroup group = {{{WeightPart::kWeight, unpacked(std::move(words), packing, rows, cols)}},
-                       {.code = CodeType::kInt, .bits = scheme.bits, .block_cols = scheme.group_size},
-                       rows,
-                       cols};
+  const WeightTensorPtr words = transpose(linear.take("qweight", kI32Types, {packing.num_words(cols), rows}));
+  WeightGroup group =
+      linear.group_of({{WeightPart::kWeight, unpacked(words, packing, rows, cols)}},
+                      {.code = CodeType::kInt, .bits = scheme.bits, .block_cols = scheme.group_size});
   add_scales(group, linear, scheme, is_v1);
   if (linear.has("g_idx")) order_columns(group, linear, "g_idx");
   return group;

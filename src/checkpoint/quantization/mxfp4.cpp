@@ -1,10 +1,9 @@
 // The experts of gpt-oss: 4-bit floating point with a power of two for each 32 columns ("OCP Microscaling
 // Formats Specification", 2023). A layer's experts are one tensor, with rows of gate and up by turns. What is
 // not an expert is plain.
-#include <charconv>
-
 #include "base/error.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "checkpoint/quantization/module_names.h"
 #include "checkpoint/quantization/quantization_method.h"
 
@@ -23,17 +22,14 @@ ExpertName parse_expert(std::string_view prefix) {
   const std::size_t last = prefix.rfind('.');
   const std::size_t number = last == prefix.npos || last == 0 ? prefix.npos : prefix.rfind('.', last - 1);
   if (number == prefix.npos || !prefix.substr(0, number).ends_with(".experts")) return {};
-  ExpertName name{prefix.substr(0, number), prefix.substr(last + 1)};
-  const char* end = prefix.data() + last;
-  const auto [stop, error] = std::from_chars(prefix.data() + number + 1, end, name.index);
-  if (error != std::errc() || stop != end || name.index < 0) return {};
-  return name;
+  const auto index = parse_number<std::int64_t>(prefix.substr(number + 1, last - number - 1));
+  return {prefix.substr(0, number), prefix.substr(last + 1), index.value_or(-1)};
 }
 
 // Of bytes of two codes each, the first in the lower half.
-WeightGroup e2m1_group(WeightTensorPtr bytes, const StoredScales& scales, std::int64_t rows,
+WeightGroup e2m1_group(const WeightTensorPtr& bytes, const StoredScales& scales, std::int64_t rows,
                        std::int64_t cols, std::int64_t block_cols) {
-  return {{{WeightPart::kWeight, unpacked(std::move(bytes), Packing::nibbles(false), rows, cols)},
+  return {{{WeightPart::kWeight, unpacked(bytes, Packing::nibbles(false), rows, cols)},
            {WeightPart::kScale, scales.tensor}},
           {.code = CodeType::kTable,
            .bits = 4,
@@ -57,14 +53,14 @@ WeightGroup take_experts(const StoredLinear& linear, const std::string& name, st
   if (linear.cols() % kMxGroup != 0)
     fail("tensor {}: {} columns are no whole blocks of {}", in_quotes(blocks_name), linear.cols(), kMxGroup);
   const std::int64_t all_rows = num_experts * rows;
-  WeightTensorPtr bytes =
+  const WeightTensorPtr bytes =
       linear.file().take_stored(blocks_name, kU8Types, {num_experts, rows, num_blocks, kMxfp4BlockBytes},
                                 {all_rows, num_blocks * kMxfp4BlockBytes});
   const StoredScales scales =
       checked_scales(linear.file().take_stored(scales_name, kE8m0Types, {num_experts, rows, num_blocks},
                                                {all_rows, num_blocks}),
                      "U8");
-  return e2m1_group(std::move(bytes), scales, all_rows, linear.cols(), kMxGroup);
+  return e2m1_group(bytes, scales, all_rows, linear.cols(), kMxGroup);
 }
 
 }  // namespace
@@ -88,9 +84,9 @@ WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols) {
   if (linear.cols() % 2 != 0)
     linear.fail_at(codes, format_text("{} columns do not fill bytes of two codes", linear.cols()));
-  WeightTensorPtr bytes = linear.take(codes, kU8Types, {linear.rows(), linear.cols() / 2});
+  const WeightTensorPtr bytes = linear.take(codes, kU8Types, {linear.rows(), linear.cols() / 2});
   const StoredScales scales = linear.take_scales("weight_scale", scale_types, {1, block_cols});
-  return e2m1_group(std::move(bytes), scales, linear.rows(), linear.cols(), block_cols);
+  return e2m1_group(bytes, scales, linear.rows(), linear.cols(), block_cols);
 }
 
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,

@@ -45,80 +45,68 @@ void check_scales(const std::string& name, ScaleType type, std::int64_t row, con
   }
 }
 
-// Reads words and takes them apart.
-class Unpacker {
- public:
-  Unpacker(WeightTensorPtr words, Packing packing) : words_(std::move(words)), packing_(std::move(packing)) {}
+// One code of each word, whose bits begin at `shift`.
+template <typename Word>
+void take_one(const Packing& packing, const Word* words, int shift, std::int64_t num_cols,
+              std::uint8_t* out) {
+  const std::uint32_t mask = (1U << packing.bits) - 1, added = packing.added;
+  for (std::int64_t col = 0; col < num_cols; ++col)
+    out[col] = static_cast<std::uint8_t>((words[col] + added) >> shift & mask);
+}
 
-  void read_rows(std::int64_t row, const Tensor& dst) const {
-    if (size_of(words_->dtype()) == 1) return read<std::uint8_t>(row, dst);
-    read<std::uint32_t>(row, dst);
+// All codes of each word, as many as kPerWord.
+template <std::int64_t kPerWord, typename Word>
+void take_all(const Packing& packing, const Word* words, std::int64_t num_cols, std::uint8_t* out) {
+  const std::uint32_t mask = (1U << packing.bits) - 1, added = packing.added;
+  std::array<std::uint8_t, kPerWord> shifts;
+  std::copy_n(packing.shifts.begin(), kPerWord, shifts.begin());
+  const std::int64_t num_whole = num_cols / kPerWord;
+  for (std::int64_t i = 0; i < num_whole; ++i, out += kPerWord) {
+    for (std::size_t k = 0; k < kPerWord; ++k)
+      out[k] = static_cast<std::uint8_t>((words[i] + added) >> shifts[k] & mask);
   }
+  for (std::size_t k = 0; k < static_cast<std::size_t>(num_cols % kPerWord); ++k)
+    out[k] = static_cast<std::uint8_t>((words[num_whole] + added) >> shifts[k] & mask);
+}
 
- private:
-  // Some rows of words at a time.
-  template <typename Word>
-  void read(std::int64_t row, const Tensor& dst) const {
-    constexpr std::int64_t kScratchWords = 1 << 14;
-    const std::int64_t per_word = packing_.along_rows ? std::ssize(packing_.shifts) : 1;
-    const std::int64_t width = words_->cols(), end = row + dst.dim(0);
-    const std::int64_t step = std::max<std::int64_t>(1, kScratchWords / std::max<std::int64_t>(1, width));
-    std::vector<Word> words(std::min(step, words_->rows()) * width);
-    auto* out = dst.data_as<std::uint8_t>();
-    const std::int64_t cols = dst.dim(1);
-    for (std::int64_t first = row / per_word; first * per_word < end; first += step) {
-      const std::int64_t count = std::min(step, ceil_div(end, per_word) - first);
-      words_->read_rows(first, Tensor(words.data(), words_->dtype(), {count, width}));
-      for (; row < std::min(end, (first + count) * per_word); ++row, out += cols) {
-        const Word* of_row = &words[(row / per_word - first) * width];
-        if (packing_.along_rows) {
-          take_apart(of_row, packing_.shifts[row % per_word], cols, out);
-        } else {
-          take_apart(of_row, cols, out);
-        }
+template <typename Word>
+void take_apart(const Packing& packing, const Word* words, std::int64_t num_cols, std::uint8_t* out) {
+  switch (packing.shifts.size()) {
+    case 2:
+      return take_all<2>(packing, words, num_cols, out);
+    case 4:
+      return take_all<4>(packing, words, num_cols, out);
+    case 8:
+      return take_all<8>(packing, words, num_cols, out);
+    case 16:
+      return take_all<16>(packing, words, num_cols, out);
+    default:
+      return take_one(packing, words, packing.shifts.front(), num_cols, out);
+  }
+}
+
+// Some rows of words at a time.
+template <typename Word>
+void read_unpacked(const WeightTensor& packed, const Packing& packing, std::int64_t row, const Tensor& dst) {
+  constexpr std::int64_t kScratchWords = 1 << 14;
+  const std::int64_t per_word = packing.along_rows ? std::ssize(packing.shifts) : 1;
+  const std::int64_t width = packed.cols(), cols = dst.dim(1), end = row + dst.dim(0);
+  const std::int64_t step = std::max<std::int64_t>(1, kScratchWords / std::max<std::int64_t>(1, width));
+  std::vector<Word> words(std::min(step, packed.rows()) * width);
+  auto* out = dst.data_as<std::uint8_t>();
+  for (std::int64_t first = row / per_word; first * per_word < end; first += step) {
+    const std::int64_t count = std::min(step, ceil_div(end, per_word) - first);
+    packed.read_rows(first, Tensor(words.data(), packed.dtype(), {count, width}));
+    for (; row < std::min(end, (first + count) * per_word); ++row, out += cols) {
+      const Word* of_row = &words[(row / per_word - first) * width];
+      if (packing.along_rows) {
+        take_one(packing, of_row, packing.shifts[row % per_word], cols, out);
+      } else {
+        take_apart(packing, of_row, cols, out);
       }
     }
   }
-
-  template <typename Word>
-  void take_apart(const Word* words, std::int64_t num_cols, std::uint8_t* out) const {
-    switch (packing_.shifts.size()) {
-      case 2:
-        return take_apart<2>(words, num_cols, out);
-      case 4:
-        return take_apart<4>(words, num_cols, out);
-      case 8:
-        return take_apart<8>(words, num_cols, out);
-      case 16:
-        return take_apart<16>(words, num_cols, out);
-      default:
-        return take_apart(words, packing_.shifts.front(), num_cols, out);
-    }
-  }
-  template <std::int64_t kPerWord, typename Word>
-  void take_apart(const Word* words, std::int64_t num_cols, std::uint8_t* out) const {
-    const std::uint32_t mask = (1U << packing_.bits) - 1, added = packing_.added;
-    std::array<std::uint8_t, kPerWord> shifts;
-    std::copy_n(packing_.shifts.begin(), kPerWord, shifts.begin());
-    const std::int64_t num_whole = num_cols / kPerWord;
-    for (std::int64_t i = 0; i < num_whole; ++i, out += kPerWord) {
-      for (std::size_t k = 0; k < kPerWord; ++k)
-        out[k] = static_cast<std::uint8_t>((words[i] + added) >> shifts[k] & mask);
-    }
-    for (std::size_t k = 0; k < static_cast<std::size_t>(num_cols % kPerWord); ++k)
-      out[k] = static_cast<std::uint8_t>((words[num_whole] + added) >> shifts[k] & mask);
-  }
-  // One code of each word.
-  template <typename Word>
-  void take_apart(const Word* words, std::uint8_t shift, std::int64_t num_cols, std::uint8_t* out) const {
-    const std::uint32_t mask = (1U << packing_.bits) - 1, added = packing_.added;
-    for (std::int64_t col = 0; col < num_cols; ++col)
-      out[col] = static_cast<std::uint8_t>((words[col] + added) >> shift & mask);
-  }
-
-  WeightTensorPtr words_;
-  Packing packing_;
-};
+}
 
 }  // namespace
 
@@ -202,14 +190,14 @@ Packing Packing::nibbles(bool high_first) {
           .shifts = high_first ? std::vector<std::uint8_t>{4, 0} : std::vector<std::uint8_t>{0, 4}};
 }
 
-WeightTensorPtr unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols) {
+WeightTensorPtr unpacked(const WeightTensorPtr& words, const Packing& packing, std::int64_t rows,
+                         std::int64_t cols) {
   QUIRE_CHECK(words->rows() == (packing.along_rows ? packing.num_words(rows) : rows) &&
                   words->cols() == (packing.along_rows ? cols : packing.num_words(cols)),
               "{} as [{}, {}]", words->name(), rows, cols);
-  const std::string name = words->name();
-  return make_weight_tensor(name, DType::kU8, {rows, cols},
-                            [unpacker = Unpacker(std::move(words), std::move(packing))](
-                                std::int64_t row, const Tensor& dst) { unpacker.read_rows(row, dst); });
+  const auto read = size_of(words->dtype()) == 1 ? read_unpacked<std::uint8_t> : read_unpacked<std::uint32_t>;
+  return make_weight_tensor(words->name(), DType::kU8, {rows, cols},
+                            [=](std::int64_t row, const Tensor& dst) { read(*words, packing, row, dst); });
 }
 
 void order_columns(WeightGroup& group, const StoredLinear& linear, std::string_view suffix) {

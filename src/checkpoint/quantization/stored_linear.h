@@ -48,6 +48,9 @@ class StoredLinear {
   const SafetensorsEntry* find(std::string_view suffix) const { return file_.find_entry(name_of(suffix)); }
 
   Checkpoint& file() const { return file_; }
+  WeightGroup group_of(std::vector<WeightGroupTensor> tensors, const LinearFormat& format) const {
+    return {std::move(tensors), format, rows_, cols_};
+  }
   // PREFIX.weight in a float type.
   WeightGroup take_plain() const { return file_.take_linear(prefix(), rows_, cols_); }
   // As Checkpoint::take_stored; without a view the tensor is shown as it is.
@@ -106,7 +109,8 @@ struct Packing {
 };
 // The codes, u8 [rows, cols], of words [rows, num_words(cols)], or [num_words(rows), cols] along rows. Reads
 // some words at a time.
-WeightTensorPtr unpacked(WeightTensorPtr words, Packing packing, std::int64_t rows, std::int64_t cols);
+WeightTensorPtr unpacked(const WeightTensorPtr& words, const Packing& packing, std::int64_t rows,
+                         std::int64_t cols);
 
 // The columns of codes in the order of their groups, and that order, by what `suffix` says of each column:
 // its group, each of group_size columns. Nothing changes where they stand in that order.

@@ -35,25 +35,20 @@ TensorToWrite written_codes(std::string name, const char* dtype, Shape shape, co
 
 TensorToWrite written_scales(std::string name, const char* dtype, Shape shape, const WeightGroup& group) {
   const WeightTensorPtr scales = group.find(WeightPart::kScale);
-  return {std::move(name),
-          dtype,
-          std::move(shape),
-          scales->rows(),
-          static_cast<std::size_t>(scales->cols()) * size_of(scales->dtype()),
-          [scales](std::int64_t row, std::int64_t count, std::byte* out) {
-            scales->read_rows(row, Tensor(out, scales->dtype(), {count, scales->cols()}));
-          }};
+  const std::size_t row_bytes = static_cast<std::size_t>(scales->cols()) * size_of(scales->dtype());
+  const auto make = [scales](std::int64_t row, std::int64_t count, std::byte* out) {
+    scales->read_rows(row, Tensor(out, scales->dtype(), {count, scales->cols()}));
+  };
+  return {std::move(name), dtype, std::move(shape), scales->rows(), row_bytes, make};
 }
 
 template <typename Values>
 TensorToWrite written_vector(std::string name, const char* dtype, const Values& values) {
   const std::size_t bytes = values.size() * sizeof(values[0]);
-  return {std::move(name),
-          dtype,
-          {std::ssize(values)},
-          1,
-          bytes,
-          [=](std::int64_t, std::int64_t, std::byte* out) { std::memcpy(out, values.data(), bytes); }};
+  const auto make = [=](std::int64_t, std::int64_t, std::byte* out) {
+    std::memcpy(out, values.data(), bytes);
+  };
+  return {std::move(name), dtype, {std::ssize(values)}, 1, bytes, make};
 }
 
 std::string_view torch_name(std::string_view dtype) {
