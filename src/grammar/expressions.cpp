@@ -117,6 +117,7 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
   expr.regular = expr.regular && all(&Expr::regular);
   switch (expr.kind) {
     case ExprKind::kConcat:
+    case ExprKind::kLexeme:
       expr.nullable = all(&Expr::nullable);
       expr.dead = any(&Expr::dead);
       break;
@@ -133,10 +134,6 @@ void Expressions::set_flags(Expr& expr, std::span<const ExprId> children) const 
     case ExprKind::kRepeat:
       expr.nullable = expr.b() == 0 || all(&Expr::nullable);
       expr.dead = expr.b() > 0 && all(&Expr::dead);
-      break;
-    case ExprKind::kLexeme:
-      expr.nullable = all(&Expr::nullable);
-      expr.dead = all(&Expr::dead);
       break;
     default:
       break;

@@ -1,6 +1,7 @@
 #include "grammar/regex.h"
 
 #include <array>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,22 +21,22 @@ constexpr std::size_t kBegin = 1, kEnd = 2;
 
 // The set of a class such as d, D, s, w; nothing if the letter names none.
 std::optional<CharacterSet> class_escape(char32_t letter) {
-  CharacterSet set;
-  switch (letter | 32) {
-    case 'd':
-      set = {{'0', '9'}};
-      break;
-    case 'w':
-      set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-      break;
-    case 's':
-      set = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-      break;
-    default:
-      return std::nullopt;
-  }
-  return (letter & 32) != 0 ? set : set.complement();
+  static const std::map<char32_t, CharacterSet> classes = {
+      {'d', CharacterSet{{'0', '9'}}},
+      {'w', CharacterSet{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}},
+      {'s', CharacterSet{{'\t', '\r'},
+                         {' ', ' '},
+                         {0xA0, 0xA0},
+                         {0x1680, 0x1680},
+                         {0x2000, 0x200A},
+                         {0x2028, 0x2029},
+                         {0x202F, 0x202F},
+                         {0x205F, 0x205F},
+                         {0x3000, 0x3000},
+                         {0xFEFF, 0xFEFF}}}};
+  const auto found = classes.find(letter | 32);
+  if (found == classes.end()) return std::nullopt;
+  return (letter & 32) != 0 ? found->second : found->second.complement();
 }
 
 class RegexParser {

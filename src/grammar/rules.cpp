@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "grammar/grammar.h"
 #include "grammar/languages.h"
 #include "grammar/regex.h"
@@ -307,10 +308,8 @@ class RuleParser {
     const std::string_view name = text_.substr(at_, end + 1 - at_);
     int id = -1;
     if (name.starts_with("<[")) {
-      const char* const last = &name.back();
-      const bool is_id = std::from_chars(name.data() + 2, last, id).ptr == last - 1 && last[-1] == ']';
-      if (!is_id || id < 0 || id >= vocabulary_.size())
-        fail_here(format_text("there is no token {}", in_quotes(name)));
+      if (name.ends_with("]>")) id = parse_number<int>(name.substr(2, name.size() - 4)).value_or(-1);
+      if (id < 0 || id >= vocabulary_.size()) fail_here(format_text("there is no token {}", in_quotes(name)));
     } else {
       id = special_token(vocabulary_, name);
     }
