@@ -117,25 +117,6 @@ Checkpoint::FileMap::const_iterator Checkpoint::find(std::string_view name) cons
   return files_.end();
 }
 
-Checkpoint::FileMap::const_iterator Checkpoint::find_shaped(std::string_view name,
-                                                            const std::vector<std::int64_t>& shape) const {
-  const auto found = find(name);
-  if (found == files_.end()) fail("{}: the checkpoint has no tensor {}", directory_, in_quotes(name));
-  const auto& [stored_name, file] = *found;
-  const SafetensorsEntry& entry = file->tensor(stored_name);
-  const bool is_stack =
-      entry.shape.size() == 3 && shape == std::vector{entry.shape[0] * entry.shape[1], entry.shape[2]};
-  if (entry.shape != shape && !is_stack) {
-    fail("{}: tensor {} has shape [{}], the configuration asks for [{}]", file->path(),
-         in_quotes(stored_name), join_text(entry.shape, ", "), join_text(shape, ", "));
-  }
-  return found;
-}
-
-WeightTensorPtr Checkpoint::take(std::string_view name, const std::vector<std::int64_t>& shape) {
-  return take_stored(name, kFloatTypes, shape, shape);
-}
-
 std::vector<float> Checkpoint::take_vector(std::string_view name, std::int64_t n) {
   const SafetensorsEntry* const entry = find_entry(name);
   std::vector<std::int64_t> shape = {n};
@@ -160,12 +141,20 @@ const SafetensorsEntry* Checkpoint::find_entry(std::string_view name) const {
 WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const std::string_view> dtypes,
                                         const std::vector<std::int64_t>& shape,
                                         std::vector<std::int64_t> view) {
-  const auto& [stored_name, file] = *find_shaped(name, shape);
-  const std::string& dtype = file->tensor(stored_name).dtype_name;
-  if (std::ranges::find(dtypes, dtype) == dtypes.end()) {
+  const auto found = find(name);
+  if (found == files_.end()) fail("{}: the checkpoint has no tensor {}", directory_, in_quotes(name));
+  const auto& [stored_name, file] = *found;
+  const SafetensorsEntry& entry = file->tensor(stored_name);
+  const bool is_stack =
+      entry.shape.size() == 3 && shape == std::vector{entry.shape[0] * entry.shape[1], entry.shape[2]};
+  if (entry.shape != shape && !is_stack) {
+    fail("{}: tensor {} has shape [{}], the configuration asks for [{}]", file->path(),
+         in_quotes(stored_name), join_text(entry.shape, ", "), join_text(shape, ", "));
+  }
+  if (std::ranges::find(dtypes, entry.dtype_name) == dtypes.end()) {
     const std::string others = join_text(dtypes.first(dtypes.size() - 1), ", ");
-    fail("{}: tensor {} has dtype {}; it must be {}{}{}", file->path(), in_quotes(stored_name), dtype, others,
-         others.empty() ? "" : " or ", dtypes.back());
+    fail("{}: tensor {} has dtype {}; it must be {}{}{}", file->path(), in_quotes(stored_name),
+         entry.dtype_name, others, others.empty() ? "" : " or ", dtypes.back());
   }
   claimed_.insert(stored_name);
   return file_tensor(file, stored_name, std::move(view));

@@ -31,7 +31,9 @@ class Checkpoint final : public WeightSource {
 
   bool contains(std::string_view name) const override { return find(name) != files_.end(); }
   // Also an Error when the tensor is not of a float type. A tensor may be taken twice.
-  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override;
+  WeightTensorPtr take(std::string_view name, const std::vector<std::int64_t>& shape) override {
+    return take_stored(name, kFloatTypes, shape, shape);
+  }
 
   std::vector<float> take_vector(std::string_view name, std::int64_t n) override;
 
@@ -52,8 +54,6 @@ class Checkpoint final : public WeightSource {
   void open_shards(const std::filesystem::path& index);
   void add_file(const std::filesystem::path& path);
   FileMap::const_iterator find(std::string_view name) const;
-  // Error where it is absent or has another shape.
-  FileMap::const_iterator find_shaped(std::string_view name, const std::vector<std::int64_t>& shape) const;
 
   std::string directory_;
   FileMap files_;  // by tensor name

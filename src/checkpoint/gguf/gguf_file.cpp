@@ -20,19 +20,15 @@ constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 23;  // of an array; 
 constexpr std::uint64_t kMaxTensorDims = 4;
 constexpr int kDefaultAlignment = 32;
 
-struct TypeEntry {
-  GgufType type;
-  GgufBlock block;
-};
-constexpr TypeEntry kTypes[] = {
-    {GgufType::kF32, {"F32", 1, 4}},          {GgufType::kF16, {"F16", 1, 2}},
-    {GgufType::kBF16, {"BF16", 1, 2}},        {GgufType::kQ4_0, {"Q4_0", 32, 18}},
-    {GgufType::kQ4_1, {"Q4_1", 32, 20}},      {GgufType::kQ5_0, {"Q5_0", 32, 22}},
-    {GgufType::kQ5_1, {"Q5_1", 32, 24}},      {GgufType::kQ8_0, {"Q8_0", 32, 34}},
-    {GgufType::kQ2_K, {"Q2_K", 256, 84}},     {GgufType::kQ3_K, {"Q3_K", 256, 110}},
-    {GgufType::kQ4_K, {"Q4_K", 256, 144}},    {GgufType::kQ5_K, {"Q5_K", 256, 176}},
-    {GgufType::kQ6_K, {"Q6_K", 256, 210}},    {GgufType::kIq4Nl, {"IQ4_NL", 32, 18}},
-    {GgufType::kIq4Xs, {"IQ4_XS", 256, 136}}, {GgufType::kMxfp4, {"MXFP4", 32, 17}},
+constexpr GgufBlock kTypes[] = {
+    {GgufType::kF32, "F32", 1, 4},          {GgufType::kF16, "F16", 1, 2},
+    {GgufType::kBF16, "BF16", 1, 2},        {GgufType::kQ4_0, "Q4_0", 32, 18},
+    {GgufType::kQ4_1, "Q4_1", 32, 20},      {GgufType::kQ5_0, "Q5_0", 32, 22},
+    {GgufType::kQ5_1, "Q5_1", 32, 24},      {GgufType::kQ8_0, "Q8_0", 32, 34},
+    {GgufType::kQ2_K, "Q2_K", 256, 84},     {GgufType::kQ3_K, "Q3_K", 256, 110},
+    {GgufType::kQ4_K, "Q4_K", 256, 144},    {GgufType::kQ5_K, "Q5_K", 256, 176},
+    {GgufType::kQ6_K, "Q6_K", 256, 210},    {GgufType::kIq4Nl, "IQ4_NL", 32, 18},
+    {GgufType::kIq4Xs, "IQ4_XS", 256, 136}, {GgufType::kMxfp4, "MXFP4", 32, 17},
 };
 
 // Names of other types, for errors.
@@ -43,14 +39,13 @@ constexpr std::pair<std::uint32_t, std::string_view> kOtherTypes[] = {
     {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"}, {40, "NVFP4"}};
 
 GgufType type_of(std::uint32_t id, const std::string& where) {
-  const auto* const found = std::ranges::find(kTypes, static_cast<GgufType>(id), &TypeEntry::type);
+  const auto* const found = std::ranges::find(kTypes, static_cast<GgufType>(id), &GgufBlock::type);
   if (found != std::end(kTypes)) return found->type;
   const auto* const other =
       std::ranges::find_if(kOtherTypes, [&](const auto& entry) { return entry.first == id; });
   fail("{} has the type {}{}, which is not supported; supported are {}", where, id,
        other == std::end(kOtherTypes) ? "" : format_text(" ({})", other->second),
-       join_text(std::views::transform(kTypes, [](const TypeEntry& entry) { return entry.block.name; }),
-                 ", "));
+       join_text(std::views::transform(kTypes, &GgufBlock::name), ", "));
 }
 
 std::string tensor_text(const std::string& path, std::string_view name) {
@@ -84,9 +79,9 @@ void place_tensor(const std::string& where, std::uint64_t data, std::uint64_t al
 }  // namespace
 
 const GgufBlock& block_of(GgufType type) {
-  const auto* const found = std::ranges::find(kTypes, type, &TypeEntry::type);
+  const auto* const found = std::ranges::find(kTypes, type, &GgufBlock::type);
   QUIRE_CHECK(found != std::end(kTypes));
-  return found->block;
+  return *found;
 }
 
 // Reads a file's header from the front, checking each number before anything is done with it.

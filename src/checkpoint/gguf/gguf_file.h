@@ -39,6 +39,7 @@ enum class GgufType : std::uint32_t {
 
 // Elements of a row stand in blocks of so many, each of so many bytes.
 struct GgufBlock {
+  GgufType type;
   std::string_view name;
   std::int64_t elements = 1;
   std::int64_t bytes = 0;
