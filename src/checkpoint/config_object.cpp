@@ -92,21 +92,18 @@ double ConfigObject::to_double(std::string_view key, const Json& value, DoubleRa
 
 std::optional<int> ConfigObject::find_int(const ConfigKey& key, IntRange range) const {
   const auto [name, value] = find(key);
-  if (value == nullptr) return {};
-  return to_int(name, *value, range);
+  return value == nullptr ? std::nullopt : std::optional(to_int(name, *value, range));
 }
 
 std::optional<double> ConfigObject::find_double(const ConfigKey& key, DoubleRange range) const {
   const auto [name, value] = find(key);
-  if (value == nullptr) return {};
-  return to_double(name, *value, range);
+  return value == nullptr ? std::nullopt : std::optional(to_double(name, *value, range));
 }
 
 std::optional<float> ConfigObject::find_float(const ConfigKey& key, DoubleRange range) const {
   constexpr double kMaxFloat = std::numeric_limits<float>::max();
   const auto value = find_double(key, {range.min, std::min(range.max, kMaxFloat)});
-  if (!value) return {};
-  return static_cast<float>(*value);
+  return value ? std::optional(static_cast<float>(*value)) : std::nullopt;
 }
 
 std::optional<bool> ConfigObject::find_bool(const ConfigKey& key) const {

@@ -160,9 +160,17 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
   const std::string_view whole = module;
   cut_suffix();
   const auto spelled = [&](std::string_view to) { return format_text("blk.{}.{}{}", layer, to, suffix); };
-  for (const std::string_view experts : kExpertPrefixes)
-    if (take_prefix(module, experts)) return find_expert(module, std::string(name), spelled);
-  Stored stored{std::string(name)};
+  Stored stored{std::string(name)};  // for what is not known
+  const auto is_cut_off = [&](std::string_view prefix) { return take_prefix(module, prefix); };
+  if (std::ranges::any_of(kExpertPrefixes, is_cut_off)) {  // leaves "3.gate_proj"
+    const int expert = take_number(module);
+    for (const ExpertName& known : kExpertNames) {
+      if (module != known.module || expert < 0) continue;
+      stored = {spelled(known.tensor), expert, known.parts, known.part};
+      if (model_->find(stored.name) != nullptr) break;
+    }
+    return stored;
+  }
   for (const auto& [from, to] : kLayerNames) {
     if (from != module && from != whole) continue;
     if (from == whole) suffix = {};
@@ -175,20 +183,6 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
               .is_tiled = is_tiled && !of_heads,
               .is_norm = to.ends_with("norm") && !of_heads,
               .is_decay = to == "ssm_a"};
-    if (model_->find(stored.name) != nullptr) break;
-  }
-  return stored;
-}
-
-// module: "3.gate_proj". name: what is found where it is none that is known.
-template <typename Spell>
-GgufWeights::Stored GgufWeights::find_expert(std::string_view module, std::string name,
-                                             const Spell& spelled) const {
-  Stored stored{std::move(name)};
-  const int expert = take_number(module);
-  for (const ExpertName& known : kExpertNames) {
-    if (module != known.module || expert < 0) continue;
-    stored = {spelled(known.tensor), expert, known.parts, known.part};
     if (model_->find(stored.name) != nullptr) break;
   }
   return stored;

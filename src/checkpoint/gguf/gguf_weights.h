@@ -39,8 +39,6 @@ class GgufWeights final : public WeightSource {
     bool is_decay = false;  // -exp of the checkpoint's
   };
   Stored find(std::string_view name) const;
-  template <typename Spell>
-  Stored find_expert(std::string_view module, std::string name, const Spell& spelled) const;
   // Where the file has each of n rows, columns or elements; none where they stand in order.
   std::vector<std::int64_t> order_of(const Stored& stored, std::int64_t n) const;
   WeightGroup take_stored(const Stored& stored, std::vector<std::int64_t> shape);

@@ -1,6 +1,8 @@
 // The experts of gpt-oss: 4-bit floating point with a power of two for each 32 columns ("OCP Microscaling
 // Formats Specification", 2023). A layer's experts are one tensor, with rows of gate and up by turns. What is
 // not an expert is plain.
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "base/parse_number.h"
@@ -92,8 +94,15 @@ WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
                         bool is_divisor) {
   const WeightTensorPtr scalar = linear.take_scales(scale, kF32Types, kWholeMatrix).tensor;
+  const auto compute = [=](std::int64_t, std::int64_t count, float* out) {
+    float value = 0;
+    scalar->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+    if (value == 0) fail("tensor {}: the scale of the whole matrix is zero", in_quotes(scalar->name()));
+    std::fill_n(out, count, is_divisor ? 1 / value : value);
+  };
   group.format.super_cols = LinearFormat::kWhole;
-  group.tensors.push_back({WeightPart::kSuperScale, global_scale(scalar, linear.rows(), is_divisor)});
+  group.tensors.push_back(
+      {WeightPart::kSuperScale, computed_scales(scalar->name(), linear.rows(), 1, compute)});
 }
 
 }  // namespace quire

@@ -36,7 +36,8 @@ void add_static_input(WeightGroup& group, const StoredLinear& linear, std::strin
 // block_cols columns.
 WeightGroup take_e2m1(const StoredLinear& linear, std::string_view codes,
                       std::span<const std::string_view> scale_types, std::int64_t block_cols);
-// All scales of the group times PREFIX.SCALE, a scalar, or divided by it.
+// All scales of the group times PREFIX.SCALE, a scalar, or divided by it. Error where it is read, and is zero
+// or not finite.
 void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::string_view scale,
                         bool is_divisor);
 

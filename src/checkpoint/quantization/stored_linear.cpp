@@ -170,15 +170,6 @@ WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_
   return make_weight_tensor(name, DType::kF32, {rows, cols}, read);
 }
 
-WeightTensorPtr global_scale(const WeightTensorPtr& scalar, std::int64_t rows, bool is_divisor) {
-  return computed_scales(scalar->name(), rows, 1, [=](std::int64_t, std::int64_t count, float* out) {
-    float value = 0;
-    scalar->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
-    if (value == 0) fail("tensor {}: the scale of the whole matrix is zero", in_quotes(scalar->name()));
-    std::fill_n(out, count, is_divisor && std::isfinite(value) ? 1 / value : value);
-  });
-}
-
 Packing Packing::words(int bits, bool along_rows) {
   Packing packing{.bits = bits, .shifts = {}, .along_rows = along_rows};
   for (int shift = 0; shift < 32; shift += bits) packing.shifts.push_back(static_cast<std::uint8_t>(shift));

@@ -87,9 +87,6 @@ StoredScales checked_scales(WeightTensorPtr stored, std::string_view dtype);
 // f32 [rows, cols] that compute(row, count, out) makes; Error as above, under this name.
 WeightTensorPtr computed_scales(std::string name, std::int64_t rows, std::int64_t cols,
                                 std::function<void(std::int64_t, std::int64_t, float*)> compute);
-// What multiplies all scales of a matrix, f32 [rows, 1]: a scalar, or one divided by it. Error where it is
-// zero or not finite.
-WeightTensorPtr global_scale(const WeightTensorPtr& scalar, std::int64_t rows, bool is_divisor);
 
 // How words of one or four bytes hold codes.
 struct Packing {
