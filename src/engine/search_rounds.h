@@ -49,7 +49,7 @@ struct SearchResult {
 class SearchRounds {
  public:
   virtual ~SearchRounds() = default;
-  bool any() const { return num_searches_ > 0; }
+  virtual bool any() const { return false; }
   // Error as Scheduler::add's; after any exception abort_with_siblings must follow.
   virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
   virtual bool contains(SequenceId /*id*/) { return false; }
@@ -60,9 +60,6 @@ class SearchRounds {
   }
   // Ends the search that a sequence is of, with what it has found. False: it is of none.
   virtual bool end(SequenceId /*id*/, FinishReason /*reason*/, const std::string& /*error*/) { return false; }
-
- protected:
-  int num_searches_ = 0;  // that have not ended
 };
 
 class OutputProcessor;
