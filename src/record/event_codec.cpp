@@ -25,17 +25,11 @@ enum Event : std::uint8_t {
 
 constexpr int kMostOutputs = 1 << 20;  // of a request
 
-// The codes of what was sampled, as they stand in a file, and for each but the two of a token what a result
-// has. The token stands behind kToken, and where tokens are recorded behind kDropped, of a sequence that had
-// ended.
-constexpr std::size_t kNothing = 0, kToken = 1, kDropped = 2, kInvalidLogits = 3, kNoneLeft = 4;
-constexpr std::array<TokenId, 5> kSampled = [] {
-  std::array<TokenId, 5> tokens = {};
-  tokens[kNothing] = SequenceResult::kNoToken;
-  tokens[kInvalidLogits] = SequenceResult::kInvalidLogits;
-  tokens[kNoneLeft] = SequenceResult::kNoneLeft;
-  return tokens;
-}();
+// What a result has for each code of what was sampled, as codes stand in a file; not for those of a token.
+// That stands behind kToken, and where tokens are recorded behind kDropped, of a sequence that had ended.
+constexpr std::size_t kToken = 1, kDropped = 2;
+constexpr std::array<TokenId, 5> kSampled = {
+    SequenceResult::kNoToken, {}, {}, SequenceResult::kInvalidLogits, SequenceResult::kNoneLeft};
 
 // The bits of a sequence in a plan.
 enum : std::uint8_t {
@@ -136,21 +130,25 @@ void walk_request(auto& io, auto& request, unsigned& bits) {
 
 }  // namespace
 
-TokenId PrefixNames::append(Chain& chain, TokenId token) const {
+void write_plan(ByteWriter& out, const StepPlan& plan) { walk_plan(out, plan); }
+
+// The name of the row that the token completes, which its tokens and all before them have in common with
+// another of that name; 0: it completes none.
+TokenId EventWriter::append(Chain& chain, TokenId token) const {
   chain.tail.push_back(token);
-  if (static_cast<int>(chain.tail.size()) < block_size_) return 0;
+  if (static_cast<int>(chain.tail.size()) < format_.block_size) return 0;
   const std::size_t size = chain.tail.size() * sizeof(TokenId);
   chain.rows = XXH3_64bits_withSeed(chain.tail.data(), size, secret_ ^ chain.rows);
   chain.tail.clear();
+  constexpr TokenId kFirst = EventFormat::kStopToken + 1;
   constexpr std::uint64_t kNames = std::numeric_limits<TokenId>::max() - kFirst;
   return static_cast<TokenId>(chain.rows % kNames) + kFirst;
 }
 
-std::uint64_t PrefixNames::name(std::string_view text) const {
+// What stands for a text; 0 for none.
+std::uint64_t EventWriter::name(std::string_view text) const {
   return text.empty() ? 0 : XXH3_64bits_withSeed(text.data(), text.size(), secret_) | 1;
 }
-
-void write_plan(ByteWriter& out, const StepPlan& plan) { walk_plan(out, plan); }
 
 void EventWriter::begin() {
   out_.bytes.clear();
@@ -168,8 +166,8 @@ void EventWriter::kind(std::uint8_t kind) {
 }
 
 // One that is known to follow.
-void EventWriter::token(PrefixNames::Chain& chain, TokenId token, FinishReason finish) {
-  const TokenId name = names_.append(chain, token);
+void EventWriter::token(Chain& chain, TokenId token, FinishReason finish) {
+  const TokenId name = append(chain, token);
   if (format_.with_tokens)
     out_.number(token);
   else if (finish != FinishReason::kStop)  // none follows
@@ -180,12 +178,12 @@ void EventWriter::added(const SequenceRequest& request) {
   kind(kAdded);
   unsigned bits = (request.make_constraint ? kConstraint : 0U) | (request.may_jump ? kJumps : 0U);
   walk_request(out_, request, bits);
-  out_.fixed(names_.name(request.cache_salt));
+  out_.fixed(name(request.cache_salt));
   out_.integer(request.priority);
   out_.number(request.prompt.size());
-  PrefixNames::Chain chain;
+  Chain chain;
   for (const TokenId token : request.prompt) {
-    const TokenId name = names_.append(chain, token);
+    const TokenId name = append(chain, token);
     if (format_.with_tokens)
       out_.number(token);
     else if (name != 0)
@@ -252,10 +250,10 @@ void EventWriter::forked(SequenceId first, std::span<const BeamFork> forks) {
   kind(kForked);
   out_.number(first);
   out_.number(forks.size());
-  std::map<SequenceId, PrefixNames::Chain> chains;
+  std::map<SequenceId, Chain> chains;
   for (SequenceId id = first; const BeamFork& fork : forks) {
     out_.number(fork.parent);
-    PrefixNames::Chain& chain = chains[id++] = chains_[fork.parent];
+    Chain& chain = chains[id++] = chains_[fork.parent];
     token(chain, fork.token, FinishReason::kNone);
   }
   for (const BeamFork& fork : forks) chains_.erase(fork.parent);

@@ -22,37 +22,14 @@ struct EventFormat {
   static constexpr TokenId kStopToken = 1;
 };
 
-// Names the rows of a sequence's tokens: equal names, equal tokens from the first one on. Nothing else can be
-// learnt from a name by whoever does not know the secret.
-class PrefixNames {
- public:
-  // A sequence as far as it is known.
-  struct Chain {
-    std::uint64_t rows = 0;     // stands for all whole rows
-    std::vector<TokenId> tail;  // behind them, fewer than a row
-  };
-
-  PrefixNames(int block_size, std::uint64_t secret) : block_size_(block_size), secret_(secret) {}
-
-  // The name of the row that the token completes, kFirst or above; 0: it completes none.
-  TokenId append(Chain& chain, TokenId token) const;
-  // What stands for a text; 0 for none.
-  std::uint64_t name(std::string_view text) const;
-
-  static constexpr TokenId kFirst = 2;
-
- private:
-  int block_size_;
-  std::uint64_t secret_;
-};
-
 // Writes what a scheduler does, some 3 bytes for a sequence that decodes in a step: for each event its kind,
 // the microseconds since the one before, and its fields in the order of the walks and of EventReader's
 // functions. begin() starts a chunk, whose times need no chunk before it.
 class EventWriter final : public SchedulerObserver {
  public:
-  EventWriter(const EventFormat& format, std::uint64_t secret)
-      : format_(format), names_(format.block_size, secret) {
+  // secret: without it nothing can be learnt from the name of a row or a text, but that equal ones have equal
+  // names.
+  EventWriter(const EventFormat& format, std::uint64_t secret) : format_(format), secret_(secret) {
     out_.bytes.reserve(kChunkBytes);
   }
 
@@ -75,17 +52,25 @@ class EventWriter final : public SchedulerObserver {
   void lost_steps(std::span<const SequenceUpdate> updates) override;
 
  private:
+  // A sequence's tokens as far as they are known.
+  struct Chain {
+    std::uint64_t rows = 0;     // stands for all whole rows
+    std::vector<TokenId> tail;  // behind them, fewer than a row
+  };
+
+  TokenId append(Chain& chain, TokenId token) const;
+  std::uint64_t name(std::string_view text) const;
   void kind(std::uint8_t kind);
-  void token(PrefixNames::Chain& chain, TokenId token, FinishReason finish);
+  void token(Chain& chain, TokenId token, FinishReason finish);
   void result(const SequenceResult& result, const SequenceUpdate* update);
 
   EventFormat format_;
-  PrefixNames names_;
+  std::uint64_t secret_;
   ByteWriter out_;
   std::size_t event_ = 0;  // where in it the last one begins
   std::uint64_t time_ = 0;
   std::uint64_t last_time_ = 0;
-  std::map<SequenceId, PrefixNames::Chain> chains_;  // of all that are not known to have ended
+  std::map<SequenceId, Chain> chains_;  // of all that are not known to have ended
 };
 
 // Writes a plan: of two that are equal, equal bytes. Tokens and what sampling needs are not in them.
