@@ -15,12 +15,6 @@ constexpr std::int64_t kMostBlocks = 1 << 28;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-std::vector<std::byte> read_bytes(const std::filesystem::path& path) {
-  const std::string text = read_text_file(path, kMostBytes);
-  const auto bytes = bytes_of(text);
-  return {bytes.begin(), bytes.end()};
-}
-
 // Calls f with the key and the member of each number of a configuration.
 template <typename Config, typename F>
 void for_each_number(Config& config, const F& f) {
@@ -107,15 +101,13 @@ std::vector<std::byte> frame_chunk(std::span<const std::byte> chunk) {
   return std::move(out.bytes);
 }
 
-Recording::Recording(const std::filesystem::path& path) : Recording(read_bytes(path), path.string()) {}
+Recording::Recording(const std::filesystem::path& path)
+    : Recording(read_text_file(path, kMostBytes), path.string()) {}
 
-Recording::Recording(std::vector<std::byte> bytes, const std::string& where)
-    : bytes_(std::move(bytes)), where_(where) {
+Recording::Recording(std::string bytes, const std::string& where) : bytes_(std::move(bytes)), where_(where) {
   try {
-    if (bytes_.size() < kRecordingMagic.size() ||
-        !std::ranges::equal(std::span(bytes_).first(kRecordingMagic.size()), bytes_of(kRecordingMagic)))
-      fail("no recording; `--record FILE` makes one");
-    ByteReader in(bytes_);
+    if (!bytes_.starts_with(kRecordingMagic)) fail("no recording; `--record FILE` makes one");
+    ByteReader in(bytes_of(bytes_));
     in.take(kRecordingMagic.size());
     const auto header = in.take(std::min<std::size_t>(in.fixed<std::uint32_t>(), kMostHeaderBytes));
     first_chunk_ = bytes_.size() - in.num_left();
@@ -145,7 +137,7 @@ bool Recording::read(SchedulerObserver& to) const {
 }
 
 std::span<const std::byte> RecordingReader::next_chunk() {
-  ByteReader in(std::span(recording_.bytes_).subspan(at_));
+  ByteReader in(bytes_of(recording_.bytes_).subspan(at_));
   if (in.num_left() < 2 * sizeof(std::uint32_t)) return {};
   const auto size = in.fixed<std::uint32_t>(), checksum = in.fixed<std::uint32_t>();
   if (size > in.num_left()) return {};

@@ -41,7 +41,7 @@ class Recording {
  public:
   // Error where it is none, is of another version, or cannot be read.
   explicit Recording(const std::filesystem::path& path);
-  Recording(std::vector<std::byte> bytes, const std::string& where);
+  Recording(std::string bytes, const std::string& where);
 
   const RecordingInfo& info() const { return info_; }
   // Tells `to` of all events. Returns whether the recording is whole: it has an end that was written. Error
@@ -51,7 +51,7 @@ class Recording {
  private:
   friend class RecordingReader;
 
-  std::vector<std::byte> bytes_;
+  std::string bytes_;
   std::string where_;
   std::size_t first_chunk_ = 0;
   RecordingInfo info_;

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   quire::Replayer replayer(config);
   try {
     if ((data[0] & 2) != 0) {
-      quire::Recording({bytes.begin(), bytes.end()}, "file").read(replayer);
+      quire::Recording({data + 1, data + size}, "file").read(replayer);
       return 0;
     }
     quire::EventReader reader({.block_size = 8, .with_tokens = (data[0] & 1) != 0});

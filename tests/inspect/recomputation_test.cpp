@@ -127,9 +127,9 @@ TEST(RecomputationTest, StepsWithoutAResultNeedNoMasks) {
     }
     ASSERT_TRUE(copied.masks_two_steps());
     if (lost) events.lost_steps({});
-    std::vector<std::byte> bytes = write_header(recording.info());
-    const std::vector<std::byte> chunk = frame_chunk(events.chunk());
-    bytes.insert(bytes.end(), chunk.begin(), chunk.end());
+    std::string bytes;
+    for (const auto& part : {write_header(recording.info()), frame_chunk(events.chunk())})
+      bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
     const Recomputation result =
         recompute(Recording(std::move(bytes), "a part"), config, open_model(config.model));
     EXPECT_TRUE(result.passed());

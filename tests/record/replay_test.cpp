@@ -225,9 +225,8 @@ TEST(RecordingTest, WhatIsNoRecordingIsRefusedByName) {
   const TempDir directory;
   const std::string path = directory.path() / "recording";
   const auto message = [&](std::string_view text) {
-    const auto bytes = std::as_bytes(std::span(text));
     try {
-      const Recording recording(std::vector(bytes.begin(), bytes.end()), "F");
+      const Recording recording(std::string(text), "F");
       Counts counts;
       recording.read(counts);
       return std::string("none");

@@ -118,8 +118,9 @@ TEST(FitMachineTest, ARecordingsStepsCostWhatTheyTook) {
   RecordingInfo info;
   info.model = "a model";
   info.scheduler = options.scheduler;
-  std::vector<std::byte> bytes = write_header(info);
-  for (const std::byte byte : frame_chunk(clock.writer.chunk())) bytes.push_back(byte);
+  std::string bytes;
+  for (const auto& part : {write_header(info), frame_chunk(clock.writer.chunk())})
+    bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
 
   const MachineCosts machine = fit_machine(Recording(bytes, "a recording"));
   EXPECT_EQ(machine.model, "a model");

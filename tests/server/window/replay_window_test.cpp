@@ -86,8 +86,9 @@ TEST_F(ReplayWindowTest, WhatIsNoServerOfAModelSaysSo) {
 TEST_F(ReplayWindowTest, TheLastPartOfARecordingIsRefused) {
   RecordingInfo info;
   info.from_start = false;
-  std::vector<std::byte> bytes = write_header(info);
-  EXPECT_THROW(make_window(Recording(std::move(bytes), "F")), Error);
+  const std::vector<std::byte> header = write_header(info);
+  const std::string whole(reinterpret_cast<const char*>(header.data()), header.size());
+  EXPECT_THROW(make_window(Recording(whole, "F")), Error);
 }
 
 }  // namespace
