@@ -85,30 +85,19 @@ class Batch {
   Progress progress_{};                 // guarded by mutex_
 };
 
-// One line on stderr, rewritten in place.
-class ProgressLine {
- public:
-  ProgressLine(bool wanted, const Engine& engine)
-      : shown_(wanted && isatty(STDERR_FILENO) != 0), engine_(engine), start_(engine.stats()) {}
-
-  void show(std::size_t finished, std::size_t total, bool last) const {
-    if (!shown_) return;
-    const EngineStats now = engine_.stats();
-    const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
-    const double prefill = rate(static_cast<double>(now.prefill_tokens - start_.prefill_tokens),
-                                now.prefill_seconds - start_.prefill_seconds);
-    const double decode = rate(static_cast<double>(now.decode_tokens - start_.decode_tokens),
-                               now.decode_seconds - start_.decode_seconds);
-    print_text(stderr, "\r{}/{} prompts, prefill {:.0f} tokens/s, decode {:.0f} tokens/s\033[K{}", finished,
-               total, prefill, decode, last ? "\n" : "");
-    std::fflush(stderr);
-  }
-
- private:
-  bool shown_;
-  const Engine& engine_;
-  EngineStats start_;
-};
+// One line on stderr, rewritten in place: what came of the prompts between the two.
+void show_progress(const EngineStats& start, const EngineStats& now, std::size_t finished,
+                   std::size_t total) {
+  const auto rate = [](std::uint64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  print_text(stderr, "\r{}/{} prompts, prefill {:.0f} tokens/s, decode {:.0f} tokens/s\033[K{}", finished,
+             total,
+             rate(now.prefill_tokens - start.prefill_tokens, now.prefill_seconds - start.prefill_seconds),
+             rate(now.decode_tokens - start.decode_tokens, now.decode_seconds - start.decode_seconds),
+             finished == total ? "\n" : "");
+  std::fflush(stderr);
+}
 
 }  // namespace
 
@@ -150,7 +139,8 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
   Engine& engine = impl_->engine;
   // Shared: the output thread may still be leaving it when the last request has ended.
   const auto batch = std::make_shared<Batch>(prompts.size(), options);
-  const ProgressLine progress(options.progress, engine);
+  const bool shows_progress = options.progress && isatty(STDERR_FILENO) != 0;
+  const EngineStats start = engine.stats();
   std::vector<EngineRequest> requests(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto* text = std::get_if<std::string>(&prompts[i]);
@@ -178,7 +168,7 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
   while (true) {
     const auto [num_finished, exception] = batch->wait_for(std::chrono::milliseconds(20));
     const bool last = num_finished == prompts.size();
-    progress.show(num_finished, prompts.size(), last);
+    if (shows_progress) show_progress(start, engine.stats(), num_finished, prompts.size());
     if (last && exception) std::rethrow_exception(exception);
     if (last) return batch->take_outputs();
     const bool cancelled = options.cancelled != nullptr && *options.cancelled;

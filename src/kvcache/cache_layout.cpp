@@ -1,6 +1,7 @@
 #include "kvcache/cache_layout.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace quire {
 
@@ -39,12 +40,9 @@ std::int64_t CacheLayout::blocks_held(int length, int span, int position, int nu
 }
 
 int CacheLayout::longest(int num_blocks) const {
-  int fits = 0;
-  for (int too_long = kMaxTokens / block_size + 1; too_long - fits > 1;) {  // rows
-    const int middle = fits + (too_long - fits) / 2;
-    (blocks_held(middle * block_size, 1) <= num_blocks ? fits : too_long) = middle;
-  }
-  return fits * block_size;
+  const auto rows = std::views::iota(1, kMaxTokens / block_size + 1);
+  const auto fits = [&](int n) { return blocks_held(n * block_size, 1) <= num_blocks; };
+  return static_cast<int>(std::ranges::partition_point(rows, fits) - rows.begin()) * block_size;
 }
 
 }  // namespace quire
