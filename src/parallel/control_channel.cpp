@@ -18,8 +18,6 @@ namespace {
 constexpr int kBeats = 5;                                  // within the watchdog's time
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;  // at once, before the other peers' turn
 
-double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
 void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
@@ -211,7 +209,8 @@ void ControlChannel::watch() {
     if (!peer->closed && !peer->ended) {
       const auto deadline = silence_.deadline(peer->rank);
       if (now >= deadline)
-        close(*peer, format_text("it has not been heard of for {:g} s", seconds(watchdog_)));
+        close(*peer, format_text("it has not been heard of for {:g} s",
+                                 std::chrono::duration<double>(watchdog_).count()));
       next = std::min(next, std::max(now, deadline));
     }
     const std::lock_guard lock(mutex_);

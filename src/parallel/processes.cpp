@@ -13,8 +13,6 @@
 namespace quire {
 namespace {
 
-constexpr char kFile[] = "libquire_mpi.so";
-
 // Whether a launcher started several processes, of which this is one. Open MPI and MPICH (Intel MPI, too)
 // tell the number; launchers that speak PMIx alone, such as srun, may not: then MPI has to be asked.
 bool launched_with_others() {
@@ -25,7 +23,7 @@ bool launched_with_others() {
 }
 
 std::unique_ptr<Processes> open_processes() {
-  const std::filesystem::path path = find_module(kFile);
+  const std::filesystem::path path = find_module("libquire_mpi.so");
   if (path.empty()) {
     fail(
         "mpirun started several processes, but this installation was built without MPI; build it with "

@@ -34,10 +34,6 @@ void add_block(T* out, std::span<const std::byte* const> parts, std::int64_t beg
 
 }  // namespace
 
-void add_in_order(const Tensor& out, std::span<const std::byte* const> parts) {
-  add_in_order(out, parts, 0, out.numel());
-}
-
 void add_in_order(const Tensor& out, std::span<const std::byte* const> parts, std::int64_t begin,
                   std::int64_t count) {
   QUIRE_CHECK(is_float(out.dtype()) && out.contiguous() && !parts.empty(), "{} parts of {}", parts.size(),

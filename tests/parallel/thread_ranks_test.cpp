@@ -22,6 +22,10 @@ using testing::rank_values;
 using testing::same_bits;
 using testing::sum_of_ranks;
 
+void add_all(const Tensor& out, std::span<const std::byte* const> parts) {
+  add_in_order(out, parts, 0, out.numel());
+}
+
 std::vector<const std::byte*> pointers(std::initializer_list<const void*> parts) {
   std::vector<const std::byte*> result;
   for (const void* part : parts) result.push_back(static_cast<const std::byte*>(part));
@@ -54,9 +58,9 @@ TEST(RankSumTest, AddsInRankOrder) {
   const std::array<float, 1> minus = {-1e8F};
   float sum = -1.0F;
   const Tensor out(&sum, DType::kF32, {1});
-  add_in_order(out, pointers({&large, &small, &minus}));
+  add_all(out, pointers({&large, &small, &minus}));
   EXPECT_EQ(sum, 0.0F);
-  add_in_order(out, pointers({&large, &minus, &small}));
+  add_all(out, pointers({&large, &minus, &small}));
   EXPECT_EQ(sum, 1.0F);
 }
 
@@ -69,7 +73,7 @@ TEST(RankSumTest, RoundsOnceAtTheEnd) {
     std::uint16_t sum_bits = 0;
     convert(DType::kF32, &base, dtype, &large_bits, 1);
     convert(DType::kF32, &one, dtype, &one_bits, 1);
-    add_in_order(Tensor(&sum_bits, dtype, {1}), pointers({&large_bits, &one_bits, &one_bits}));
+    add_all(Tensor(&sum_bits, dtype, {1}), pointers({&large_bits, &one_bits, &one_bits}));
     float sum = 0;
     convert(dtype, &sum_bits, DType::kF32, &sum, 1);
     EXPECT_EQ(sum, base + 2.0F) << to_string(dtype);
@@ -87,7 +91,7 @@ void expect_sums(int num_parts, std::int64_t n) {
   }
   const std::vector<T> expected = sum_of_ranks<T>(rank_order(num_parts), 5, n);
   std::vector<T> sums(expected.size());
-  add_in_order(Tensor(sums.data(), testing::dtype_of<T>(), {n}), data);
+  add_all(Tensor(sums.data(), testing::dtype_of<T>(), {n}), data);
   EXPECT_TRUE(same_bits(sums, expected));
 
   // In the place of the last part, slice by slice.

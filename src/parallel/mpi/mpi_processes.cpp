@@ -66,7 +66,7 @@ class MpiCommunicator : public Communicator {
                          tensor.dtype(), {count});
       gather(chunk.data(), chunk.bytes());
       for (std::size_t r = 0; r < parts.size(); ++r) parts[r] = received(r, chunk.bytes());
-      add_in_order(chunk, parts);
+      add_in_order(chunk, parts, 0, count);
     }
   }
 
