@@ -163,7 +163,10 @@ SamplingContext Engine::sampling_context() const {
           .tokenizer = has_tokenizer() ? &*setup_.model.tokenizer : nullptr};
 }
 
-void Engine::validate(const EngineRequest& request) const { quire::validate(request, sampling_context()); }
+void Engine::validate(const EngineRequest& request) const {
+  quire::validate(request.params, sampling_context());
+  validate_without_params(request, sampling_context());
+}
 
 void Engine::abort(RequestId id) {
   mailbox_.post([this, id] {

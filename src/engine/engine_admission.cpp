@@ -24,15 +24,6 @@ std::uint64_t request_seed(std::uint64_t engine_seed, RequestId id) {
   return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
-SearchRules search_rules(const SamplingParams& params, std::vector<TokenId> stop_ids) {
-  return {.width = *params.beam_width,
-          .length_penalty = params.length_penalty,
-          .early_stopping = params.early_stopping,
-          .max_tokens = params.max_tokens,
-          .min_tokens = params.min_tokens,
-          .stop_ids = std::move(stop_ids)};
-}
-
 }  // namespace
 
 std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
@@ -94,7 +85,12 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
   made.cache_salt = request.cache_salt;
   made.held_bytes = request.held_bytes;
   if (request.params.beam_width) {
-    arrival.search = search_rules(request.params, made.sampling.stop_ids);
+    arrival.search = {.width = n,
+                      .length_penalty = request.params.length_penalty,
+                      .early_stopping = request.params.early_stopping,
+                      .max_tokens = request.params.max_tokens,
+                      .min_tokens = request.params.min_tokens,
+                      .stop_ids = made.sampling.stop_ids};
     made.num_outputs = 1;
     made.first_sibling = id;
     made.beam_width = n;

@@ -68,9 +68,7 @@ struct EngineRequest {
 };
 
 struct SamplingContext;
-// Error that names what is wrong with the request, its parameters included, and what would be right.
-void validate(const EngineRequest& request, const SamplingContext& context);
-// The same of all but the parameters alone.
+// Error that names what is wrong with a request whose parameters are right, and what would be right.
 void validate_without_params(const EngineRequest& request, const SamplingContext& context);
 
 }  // namespace quire

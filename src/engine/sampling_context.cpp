@@ -160,11 +160,6 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
          params.thinking_budget->max_tokens, in_quotes(params.thinking_budget->end));
 }
 
-void validate(const EngineRequest& request, const SamplingContext& context) {
-  validate(request.params, context);
-  validate_without_params(request, context);
-}
-
 void validate_without_params(const EngineRequest& request, const SamplingContext& context) {
   constexpr double kMaxTimeout = 1e9;  // some thirty years, and far from the clock's end
   if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))

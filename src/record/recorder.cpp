@@ -19,6 +19,10 @@ std::uint64_t random_secret() {
   return std::uint64_t{device()} << 32 | device();
 }
 
+bool write(std::FILE* file, std::span<const std::byte> bytes) {
+  return std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && std::fflush(file) == 0;
+}
+
 }  // namespace
 
 Recorder::Recorder(RecordingInfo info, const std::string& path)
@@ -45,10 +49,6 @@ Recorder::File Recorder::open(const std::string& path) {
   File file(std::fopen(path.c_str(), "wb"));
   if (!file) fail("a recording cannot be written to {}: {}", in_quotes(path), std::strerror(errno));
   return file;
-}
-
-bool Recorder::write(std::FILE* file, std::span<const std::byte> bytes) {
-  return std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && std::fflush(file) == 0;
 }
 
 void Recorder::save(const std::string& path) {

@@ -49,7 +49,6 @@ class Recorder final : public SchedulerObserver {
   using File = std::unique_ptr<std::FILE, Close>;
 
   static File open(const std::string& path);
-  static bool write(std::FILE* file, std::span<const std::byte> bytes);
   template <typename... Args>
   void record(void (EventWriter::*event)(Args...), std::type_identity_t<Args>... args);
   void give_up(const char* why);
