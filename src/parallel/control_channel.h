@@ -115,7 +115,6 @@ class ControlChannel {
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
-  int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
   // To rank 0, or of rank 0 to one follower. Returns when the system has taken the message. Error with the

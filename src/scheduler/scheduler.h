@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "kvcache/block_pool.h"
 #include "kvcache/cache_layout.h"
 #include "kvcache/kv_cache.h"
 #include "quire/request_output.h"
@@ -181,7 +180,6 @@ class Scheduler {
   int num_in_flight() const { return steps_.num_in_flight(); }
   SchedulerStats stats() const;
   const KvCache& cache() const { return cache_; }
-  const BlockPool& pool() const { return cache_.pool(); }
   const SchedulerConfig& config() const { return config_; }
   const std::map<SequenceId, Sequence>& sequences() const { return sequences_; }
 

@@ -103,7 +103,8 @@ TEST_F(InvariantChecksTest, OthersAreCountedAndTheEngineGoesOn) {
 TEST_F(InvariantChecksTest, AReferenceTooManyIsFoundInARunningEngine) {
   const EngineConfig config = checked(1);
   Engine engine(config);
-  engine.look([](Scheduler& scheduler) { (void)const_cast<BlockPool&>(scheduler.pool()).allocate(); });
+  engine.look(
+      [](Scheduler& scheduler) { (void)const_cast<BlockPool&>(scheduler.cache().pool()).allocate(); });
   const CompletionOutput output = submit_prompt(engine).get();
   EXPECT_EQ(output.finish_reason, FinishReason::kError);
   EXPECT_THAT(output.error, ::testing::ContainsRegex("2: block [0-9]+ has 1 references"));

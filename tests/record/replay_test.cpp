@@ -150,7 +150,7 @@ TEST(ReplayTest, ABlockThatIsLostIsFoundAtTheFirstPlanThatItChanges) {
       ++num_plans;
       const std::vector<BlockId> held = held_blocks(harness);
       harness.apply();
-      const BlockPool& pool = harness.scheduler().pool();
+      const BlockPool& pool = harness.scheduler().cache().pool();
       const auto freed = std::ranges::find_if(held, [&](BlockId id) { return pool.ref_count(id) == 0; });
       if (freed == held.end() || ++num_releases != fault_at) continue;
       harness.skip_release(*freed);

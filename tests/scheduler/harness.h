@@ -149,8 +149,9 @@ class Harness {
     scheduler_.check();
     for (const Step& step : in_flight_) {
       for (const auto& [block, generation] : step.blocks) {
-        require(scheduler_.pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
-        require(scheduler_.pool().generation(block) == generation, "6: a block in flight is reused", step.id);
+        require(scheduler_.cache().pool().ref_count(block) > 0, "6: a block in flight is free", step.id);
+        require(scheduler_.cache().pool().generation(block) == generation, "6: a block in flight is reused",
+                step.id);
       }
     }
     const SchedulerStats stats = scheduler_.stats();
@@ -202,7 +203,7 @@ class Harness {
 
   // A fault: the books are as if that block, which just became free, had been left out when the others were
   // given back.
-  void skip_release(BlockId block) { const_cast<BlockPool&>(scheduler_.pool()).acquire(block); }
+  void skip_release(BlockId block) { const_cast<BlockPool&>(scheduler_.cache().pool()).acquire(block); }
 
   std::uint64_t num_foreseen() const { return num_foreseen_; }
   bool is_alive(SequenceId id) const { return alive_.contains(id); }
@@ -331,7 +332,7 @@ class Harness {
     table.resize(static_cast<std::size_t>(sequence.first_new_row * config_.layout.num_lanes()), kNoBlock);
     table.insert(table.end(), sequence.new_blocks.begin(), sequence.new_blocks.end());
     for (const BlockId block : blocks_used(sequence))
-      step.blocks.emplace_back(block, scheduler_.pool().generation(block));
+      step.blocks.emplace_back(block, scheduler_.cache().pool().generation(block));
     num_outside_ += table.size() - blocks_used(sequence).size();
   }
   // Those that its span writes or attends to.
