@@ -102,19 +102,17 @@ void prepare(tcp::socket& socket) {
 }
 
 // On a free port of that address; on all of IPv4 and IPv6 where it is IPv6's for any.
-ErrorCode listen_at(tcp::acceptor& acceptor, const asio::ip::address& address) {
-  try {
-    const tcp::endpoint endpoint(address, 0);
-    acceptor.open(endpoint.protocol());
-    keep_to_this_process(acceptor);
-    if (address.is_v6()) acceptor.set_option(asio::ip::v6_only(false));
-    acceptor.bind(endpoint);
-    acceptor.listen();
-    return {};
-  } catch (const boost::system::system_error& error) {
-    acceptor.close();
-    return error.code();
-  }
+ErrorCode listen_at(tcp::acceptor& acceptor, const asio::ip::address& address) try {
+  const tcp::endpoint endpoint(address, 0);
+  acceptor.open(endpoint.protocol());
+  keep_to_this_process(acceptor);
+  if (address.is_v6()) acceptor.set_option(asio::ip::v6_only(false));
+  acceptor.bind(endpoint);
+  acceptor.listen();
+  return {};
+} catch (const boost::system::system_error& error) {
+  acceptor.close();
+  return error.code();
 }
 
 // The error of an operation, which is given up at the deadline.

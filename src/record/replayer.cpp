@@ -134,13 +134,10 @@ Replayer::Replayer(SchedulerConfig config)
 
 // What goes wrong here did not when it was recorded.
 template <typename Work>
-void Replayer::guarded(const Work& work) {
-  if (difference_) return;
-  try {
-    work();
-  } catch (const std::exception& e) {
-    differ(e.what());
-  }
+void Replayer::guarded(const Work& work) try {
+  if (!difference_) work();
+} catch (const std::exception& e) {
+  differ(e.what());
 }
 
 void Replayer::added(const SequenceRequest& request) {

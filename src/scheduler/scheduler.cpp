@@ -144,28 +144,13 @@ std::vector<SequenceUpdate> Scheduler::apply(StepResult result) {
   updates.reserve(result.sequences.size());
   const std::vector<PlannedSteps::Span> spans = steps_.take_oldest(result);
   if (cache_.apply_step()) queue_.unblock();
-  for (std::size_t i = 0; i < spans.size(); ++i) book_or_end(spans[i], result.sequences[i], updates);
+  for (std::size_t i = 0; i < spans.size(); ++i) book(spans[i], result.sequences[i], updates);
   tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
   return updates;
 }
 
-void Scheduler::book_or_end(const PlannedSteps::Span& span, SequenceResult& result,
-                            std::vector<SequenceUpdate>& updates) {
-  Sequence& sequence = *span.sequence;
-  try {
-    book(span, result, updates);
-  } catch (const std::exception& e) {  // no memory, say
-    if (sequence.state != SequenceState::kRetiring) {
-      if (updates.empty() || updates.back().id != sequence.id) updates.push_back(update_of(sequence));
-      updates.back().finish = FinishReason::kError;
-      updates.back().error = what_of(e);
-    }
-    end(sequence);
-  }
-}
-
 void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
-                     std::vector<SequenceUpdate>& updates) {
+                     std::vector<SequenceUpdate>& updates) try {
   Sequence& sequence = *span.sequence;
   sequence.suspect &= !span.ends_text;
   if (result.token == SequenceResult::kInvalidLogits) cache_.distrust(sequence.blocks, sequence.tokens());
@@ -199,6 +184,14 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
     end(sequence);
   else if (sequence.yielding)
     preempt_last(yields_for_);
+} catch (const std::exception& e) {  // no memory, say: the sequence ends alone
+  Sequence& sequence = *span.sequence;
+  if (sequence.state != SequenceState::kRetiring) {
+    if (updates.empty() || updates.back().id != sequence.id) updates.push_back(update_of(sequence));
+    updates.back().finish = FinishReason::kError;
+    updates.back().error = what_of(e);
+  }
+  end(sequence);
 }
 
 void Scheduler::append(Sequence& sequence, TokenId token, SequenceUpdate& update) {

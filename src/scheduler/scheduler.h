@@ -204,9 +204,6 @@ class Scheduler {
     });
   }
   std::optional<StepPlan> plan_step();
-  // What is thrown while a sequence's result is booked ends it alone.
-  void book_or_end(const PlannedSteps::Span& span, SequenceResult& result,
-                   std::vector<SequenceUpdate>& updates);
   void decide(const Sequence& sequence, Decision::Kind kind, Decision::Why why, int count = 0) {
     decisions_.push_back({sequence.id, kind, why, count});
   }

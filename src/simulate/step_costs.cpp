@@ -259,23 +259,21 @@ std::string to_json(const MachineCosts& machine) {
   return object.dump(1) + "\n";
 }
 
-MachineCosts read_machine(const std::filesystem::path& path) {
+MachineCosts read_machine(const std::filesystem::path& path) try {
   constexpr std::size_t kMostBytes = 1 << 20;
-  try {
-    const Json object = parse_json(read_text_file(path, kMostBytes), "costs");
-    number(member(object, "version"), "version", kVersion, kVersion);
-    for (const char* const key : {"model", "device"})
-      if (!member(object, key).is_string()) fail("{} must be a text", key);
-    return {.model = object["model"],
-            .device = object["device"],
-            .steps_in_flight =
-                static_cast<int>(number(member(object, "steps_in_flight"), "steps_in_flight", 1, 2)),
-            .block_bytes = number(member(object, "block_bytes"), "block_bytes"),
-            .costs = read_costs(member(object, "seconds"), member(object, "tokens")),
-            .scheduler = read_scheduler_config(member(object, "scheduler"))};
-  } catch (const Error& e) {
-    fail("{}: {}", path.string(), e.what());
-  }
+  const Json object = parse_json(read_text_file(path, kMostBytes), "costs");
+  number(member(object, "version"), "version", kVersion, kVersion);
+  for (const char* const key : {"model", "device"})
+    if (!member(object, key).is_string()) fail("{} must be a text", key);
+  return {
+      .model = object["model"],
+      .device = object["device"],
+      .steps_in_flight = static_cast<int>(number(member(object, "steps_in_flight"), "steps_in_flight", 1, 2)),
+      .block_bytes = number(member(object, "block_bytes"), "block_bytes"),
+      .costs = read_costs(member(object, "seconds"), member(object, "tokens")),
+      .scheduler = read_scheduler_config(member(object, "scheduler"))};
+} catch (const Error& e) {
+  fail("{}: {}", path.string(), e.what());
 }
 
 MachineCosts measure_costs(const CostsOptions& options, ModelFiles model) {
