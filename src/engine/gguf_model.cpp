@@ -125,7 +125,7 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
   const GgufKeys& keys = model->keys();
   GgufConfig config = read_gguf_config(*model);
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  ModelFiles files{folder, std::move(config.config), {}, {}, {}};
+  ModelFiles files{folder, std::move(config.config)};
   const std::string name = keys.find_string("tokenizer.ggml.model").value_or("no_vocab");
   if (name != "no_vocab" && name != "none") {
     const GgufVocabulary vocabulary = read_vocabulary(keys);

@@ -46,11 +46,8 @@ std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& director
 ModelFiles open_model(const std::string& model) {
   if (const auto gguf = find_gguf(model); !gguf.empty()) return open_gguf(gguf);
   const std::filesystem::path directory = find_model_directory(model);
-  ModelFiles files{directory,
-                   ModelConfig::from_file(directory / "config.json"),
-                   read_generation_config(directory),
-                   {},
-                   {}};
+  ModelFiles files{directory, ModelConfig::from_file(directory / "config.json"),
+                   read_generation_config(directory)};
   std::error_code ec;
   if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
     files.tokenizer.emplace(Tokenizer::from_file(path));

@@ -19,10 +19,10 @@ namespace quire {
 struct ModelFiles {
   std::filesystem::path directory;
   ModelConfig config;
-  GenerationConfig generation;
+  GenerationConfig generation = {};
   // Opens the weights, for each rank anew; values are read as they are taken. From any thread.
-  std::function<std::unique_ptr<WeightSource>()> open_weights;
-  std::optional<Tokenizer> tokenizer;  // without one, prompts are token ids
+  std::function<std::unique_ptr<WeightSource>()> open_weights = {};
+  std::optional<Tokenizer> tokenizer = {};  // without one, prompts are token ids
   bool is_quantized = false;
   std::string where = {};  // it is, in errors; empty: the directory
   std::string name = {};   // for those whom it serves; empty: the directory's

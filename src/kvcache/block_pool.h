@@ -29,6 +29,7 @@ class BlockPool {
   void renew(BlockId block) { ++at(block).generation; }
 
   int ref_count(BlockId block) const { return at(block).ref_count; }
+  bool is_shared(BlockId block) const { return ref_count(block) > 1; }
   // How many times the block was allocated or renewed: (id, generation) names contents for ever.
   std::uint64_t generation(BlockId block) const { return at(block).generation; }
 

@@ -54,7 +54,7 @@ bool BlockTable::release_outside(int position) {
 
 int BlockTable::writable(int first, int wanted) const {
   const int block_size = layout_->block_size;
-  const auto is_shared = [this](BlockId block) { return shared(block); };
+  const auto is_shared = [this](BlockId block) { return pool_->is_shared(block); };
   int num_free = pool_->num_free();
   int index = first / block_size;
   for (; index * block_size < first + wanted; ++index) {
@@ -78,7 +78,7 @@ int BlockTable::prepare_write(int first, int last, std::vector<BlockCopy>& copie
     }
     for (int lane = 0; lane < layout_->num_lanes(); ++lane) {
       BlockId& block = at(i, lane);
-      if (!shared(block)) continue;
+      if (!pool_->is_shared(block)) continue;
       if (first > i * block_size) copies.emplace_back();  // the last that may fail
       const BlockId from = std::exchange(block, pool_->allocate());
       if (first > i * block_size) copies.back() = {from, block};

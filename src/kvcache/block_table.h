@@ -53,7 +53,6 @@ class BlockTable {
   void clear();
 
  private:
-  bool shared(BlockId block) const { return pool_->ref_count(block) > 1; }
   BlockId& at(int index, int lane) {
     return blocks_[static_cast<std::size_t>(index) * layout_->windows.size() +
                    static_cast<std::size_t>(lane)];

@@ -92,7 +92,7 @@ int KvCache::num_to_take(const SequenceBlocks& blocks, int length, int span) con
   const BlockTable& table = blocks.table;
   int count = -table.num_held();
   if (const int next = blocks.num_tokens / layout_.block_size; next < table.size())
-    for (const BlockId block : table.row(next)) count += is_shared(block) ? 1 : 0;
+    for (const BlockId block : table.row(next)) count += pool_.is_shared(block) ? 1 : 0;
   const std::int64_t most = layout_.blocks_held(length, span, table.position(), table.size());
   return count + static_cast<int>(std::min<std::int64_t>(most, pool_.num_blocks()));
 }
@@ -191,7 +191,7 @@ void KvCache::forget_row_to_write(const SequenceBlocks& blocks) {
   const int index = blocks.num_tokens / layout_.block_size;
   if (index == blocks.table.size()) return;
   for (const BlockId block : blocks.table.row(index)) {
-    if (is_shared(block)) continue;  // then a copy is written
+    if (pool_.is_shared(block)) continue;  // then a copy is written
     prefix_cache_.erase(block);
     pool_.renew(block);  // what follows its old contents is not to be found behind the new ones
   }
@@ -252,7 +252,7 @@ void KvCache::lose_steps() {
 
 int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& costs) {
   const BlockTable& table = blocks.table;
-  const auto is_own = [this](BlockId block) { return block != kNoBlock && !is_shared(block); };
+  const auto is_own = [this](BlockId block) { return block != kNoBlock && !pool_.is_shared(block); };
   const bool saves_all = !shares || layout_.leaves_rows(0, table.position());
   int first = layout_.num_outside_all(table.position());
   while (!saves_all && first < table.size() && std::ranges::none_of(table.row(first), is_own)) ++first;

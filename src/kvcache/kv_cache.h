@@ -173,7 +173,6 @@ class KvCache {
   int num_rows(const ComputedPrefix& computed) const {
     return static_cast<int>(computed.blocks.size()) / layout_.num_lanes();
   }
-  bool is_shared(BlockId block) const { return pool_.ref_count(block) > 1; }
   void forget_row_to_write(const SequenceBlocks& blocks);
   void admit_states(SequenceStates& states, const ComputedPrefix& computed);
   void enter_kept(SequenceBlocks& blocks);

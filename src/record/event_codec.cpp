@@ -128,6 +128,11 @@ void walk_request(auto& io, auto& request, unsigned& bits) {
   io.number(request.held_bytes);
 }
 
+FinishReason finish_of(std::uint8_t code) {
+  if (code > static_cast<std::uint8_t>(FinishReason::kError)) fail("{} is no reason for an end", code);
+  return FinishReason{code};
+}
+
 }  // namespace
 
 void write_plan(ByteWriter& out, const StepPlan& plan) { walk_plan(out, plan); }
@@ -338,11 +343,6 @@ void EventReader::read_planned(SchedulerObserver& to, bool has_plan) {
   to.planned(&plan, failures);
 }
 
-FinishReason EventReader::read_finish(std::uint8_t code) const {
-  if (code > static_cast<std::uint8_t>(FinishReason::kError)) fail("{} is no reason for an end", code);
-  return FinishReason{code};
-}
-
 TokenId EventReader::read_token(FinishReason finish) {
   if (!format_.with_tokens && finish == FinishReason::kStop) return EventFormat::kStopToken;
   return in_.next_number<TokenId>();
@@ -363,7 +363,7 @@ void EventReader::read_applied(SchedulerObserver& to) {
     const std::uint8_t code = in_.byte();
     SequenceResult& sequence = result.sequences.emplace_back();
     sequence.sequence = id;
-    const FinishReason finish = read_finish(code >> 4);
+    const FinishReason finish = finish_of(code >> 4);
     const std::size_t sampled = code & 15;
     if (sampled >= kSampled.size()) fail("{} is nothing that is sampled", sampled);
     sequence.token = kSampled[sampled];
@@ -381,7 +381,7 @@ void EventReader::read_foreseen(SchedulerObserver& to) {
   std::vector<SequenceUpdate> updates(in_.size());
   for (SequenceUpdate& update : updates) {
     update.id = id;
-    update.finish = read_finish(in_.byte());
+    update.finish = finish_of(in_.byte());
     update.token = read_token(update.finish);
   }
   to.foreseen(id, updates);

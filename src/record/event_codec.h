@@ -94,7 +94,6 @@ class EventReader {
   void read_foreseen(SchedulerObserver& to);
   void read_forked(SchedulerObserver& to);
   TokenId read_token(FinishReason finish);
-  FinishReason read_finish(std::uint8_t code) const;
 
   EventFormat format_;
   ByteReader in_{{}};
