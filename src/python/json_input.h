@@ -7,9 +7,8 @@
 
 namespace quire::python {
 
-// Each reads an object whose keys are the members' names. A member that is absent keeps its default, as one
-// that is null does where there is none to take its place. Error names a key of another type, one that does
-// not fit, and one that nobody knows.
+// Each reads an object whose keys are the members' names. A member that is absent or null keeps its default.
+// Error names a key of another type, one that does not fit, and one that nobody knows.
 EngineConfig read_engine_config(const OrderedJson& object);
 SamplingParams read_sampling_params(const OrderedJson& object);
 
