@@ -40,13 +40,14 @@ void check_names(const std::string& id, const HubRevision& revision) {
   }
 }
 
-[[noreturn]] void fail_without_weights(const std::string& id, const std::vector<std::string>& files) {
+[[noreturn]] void fail_incomplete(const std::string& id, const std::vector<std::string>& files) {
   const auto gguf = std::ranges::find_if(files, [](const auto& file) { return file.ends_with(".gguf"); });
   if (gguf != files.end())
     fail(
         "{}: has no model.safetensors; name one of its GGUF files or quantisations behind a colon, as in "
         "{}:{}",
         id, id, *gguf);
+  if (!contains(files, kConfigFile)) fail("{}: has no config.json: it is no model", id);
   for (const std::string& file : files) {
     const std::string extension = fs::path(file).extension().string();
     if (contains({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}, extension))
@@ -125,7 +126,7 @@ class Download {
   HubRevision ask_revision(int max_attempts) const {
     HubSettings settings = settings_;
     settings.max_attempts = max_attempts;
-    HubClient client(settings, model_.id, [this] { return hooks_.stopped && hooks_.stopped(); });
+    HubClient client(settings, model_.id, hooks_.stopped);
     HubRevision revision = client.revision(model_.revision);
     check_names(model_.id, revision);
     return revision;
@@ -139,11 +140,8 @@ class Download {
     const bool has_weights = contains(revision.files, kWeightFile);
     const bool has_index = !has_weights && contains(revision.files, kIndexFile);
     const bool all = model_.parts == ModelParts::kAll;
-    const bool has_gguf =
-        std::ranges::any_of(revision.files, [](const auto& file) { return file.ends_with(".gguf"); });
-    if (!contains(names, kConfigFile) && !has_gguf) fail("{}: has no config.json: it is no model", model_.id);
-    if (!contains(names, kConfigFile)) fail_without_weights(model_.id, revision.files);
-    if (all && !has_weights && !has_index) fail_without_weights(model_.id, revision.files);
+    if (!contains(names, kConfigFile) || (all && !has_weights && !has_index))
+      fail_incomplete(model_.id, revision.files);
     std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
     link(commit, fetch(commit, names));
     if (!all) return;
@@ -252,7 +250,7 @@ class Download {
   }
 
   void tick() {
-    if (hooks_.stopped && hooks_.stopped()) stop_ = true;
+    if (hooks_.stopped()) stop_ = true;
     const std::int64_t total = total_;
     if (hooks_.on_progress && total > 0)
       hooks_.on_progress(static_cast<std::uint64_t>(std::clamp<std::int64_t>(done_, 0, total)),

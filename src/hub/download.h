@@ -25,7 +25,7 @@ HubModel parse_hub_model(const std::string& name, std::string revision, bool wit
 struct DownloadHooks {
   // Both on the caller's thread, some times a second while files come.
   std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;  // bytes of the files under way
-  std::function<bool()> stopped;  // true: give up with Stopped; what has come is kept
+  std::function<bool()> stopped = [] { return false; };  // true: give up with Stopped; what has come is kept
 };
 
 // The folder of a model's files, or its GGUF file, ready to be opened: found in the cache, or brought there

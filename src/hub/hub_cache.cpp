@@ -96,8 +96,7 @@ bool is_safe_path(std::string_view path) {
 }
 
 bool is_hash(std::string_view text, std::size_t digits) {
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return text.size() == digits && std::ranges::all_of(text, is_digit);
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 HubCache::HubCache(const fs::path& cache, std::string_view id) {

@@ -52,7 +52,7 @@ FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
       fail("{}: cannot be locked: {}; set HF_HUB_CACHE to a folder on a disk of this machine", path.string(),
            text_of(error));
     }
-    if (stopped && stopped()) throw Stopped();
+    if (stopped()) throw Stopped();
     if (++pauses == kPausesUntilTold)
       log_warning("{}: waiting for another program's download", path.string());
     std::this_thread::sleep_for(kLockPause);
@@ -101,11 +101,6 @@ void PartialFile::append(std::string_view bytes) {
     fs::remove(path_);
     fail("{}: the hub sent more than the {} bytes it had announced", path_.string(), full_size_);
   }
-  write(bytes);
-  digest_.add(bytes);
-}
-
-void PartialFile::write(std::string_view bytes) {
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t put = ::write(file_.get(), bytes.data() + done, bytes.size() - done);
     if (put < 0 && errno == EINTR) continue;
@@ -114,6 +109,7 @@ void PartialFile::write(std::string_view bytes) {
     size_ += static_cast<std::uint64_t>(put);
     on_change_(put);
   }
+  digest_.add(bytes);
 }
 
 void PartialFile::fail_writing(int error) const {

@@ -43,7 +43,6 @@ class PartialFile {
  private:
   Digest new_digest() const;
   void take_up();  // what an earlier download left
-  void write(std::string_view bytes);
   [[noreturn]] void fail_writing(int error) const;
 
   const std::filesystem::path blob_;

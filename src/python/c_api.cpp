@@ -175,13 +175,10 @@ int quire_set_verbose(int verbose) {
 
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out) {
   return guarded(out, [&] {
-    const OrderedJson json = parse(source, size);
-    const quire::python::ModelSource from{json.at("model"), json.at("revision"), json.at("offline"),
-                                          json.at("with_weights")};
     const auto tell = [progress](std::uint64_t done, std::uint64_t total) {
       return progress != nullptr && progress(done, total) != 0;
     };
-    put(quire::python::find_model(from, tell), out);
+    put(quire::python::find_model(parse(source, size), tell), out);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/threads.h"
 #include "python/json_input.h"
 
 namespace quire::python {
@@ -114,11 +115,7 @@ struct Channel::Queue {
   std::deque<Event> events;  // guarded by mutex
 
   void push(Event event) {
-    {
-      const std::lock_guard lock(mutex);
-      events.push_back(std::move(event));
-    }
-    arrived.notify_all();
+    change_and_wake(mutex, arrived, [&] { events.push_back(std::move(event)); });
   }
 };
 

@@ -4,21 +4,16 @@
 #include <functional>
 #include <string>
 
-namespace quire::python {
+#include "base/json.h"
 
-// Where a model that is a hub id comes from.
-struct ModelSource {
-  std::string model;  // a hub id, or what EngineConfig::model takes
-  std::string revision = "main";
-  bool offline = false;
-  bool with_weights = true;
-};
+namespace quire::python {
 
 // Bytes of the files under way; true: give up.
 using DownloadProgress = std::function<bool(std::uint64_t done, std::uint64_t total)>;
 
-// The directory or file of a hub id, downloaded where it is not in the cache; anything else as it is.
-// hub/ implements it, and absent/hub.cpp where that part is left out. Stopped where `progress` says so.
-std::string find_model(const ModelSource& source, const DownloadProgress& progress);
+// Of what quire_find_model takes: the directory or file of a hub id, downloaded where it is not in the cache;
+// anything else as it is. hub/ implements it, and absent/hub.cpp where that part is left out. Stopped where
+// `progress` says so.
+std::string find_model(const OrderedJson& source, const DownloadProgress& progress);
 
 }  // namespace quire::python

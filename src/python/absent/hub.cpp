@@ -3,8 +3,8 @@
 
 namespace quire::python {
 
-std::string find_model(const ModelSource& source, const DownloadProgress& /*progress*/) {
-  return source.model;
+std::string find_model(const OrderedJson& source, const DownloadProgress& /*progress*/) {
+  return source.at("model");
 }
 
 }  // namespace quire::python

@@ -4,11 +4,12 @@
 
 namespace quire::python {
 
-std::string find_model(const ModelSource& source, const DownloadProgress& progress) {
-  if (!is_hub_model(source.model)) return source.model;
-  const HubModel model = parse_hub_model(source.model, source.revision, source.with_weights);
+std::string find_model(const OrderedJson& source, const DownloadProgress& progress) {
+  const std::string name = source.at("model");
+  if (!is_hub_model(name)) return name;
+  const HubModel model = parse_hub_model(name, source.at("revision"), source.at("with_weights"));
   HubSettings settings = hub_settings_from_environment();
-  settings.offline = settings.offline || source.offline;
+  settings.offline = settings.offline || source.at("offline").get<bool>();
   bool stopped = false;
   DownloadHooks hooks;
   hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { stopped = progress(done, total); };
