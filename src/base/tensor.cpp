@@ -1,5 +1,8 @@
 #include "base/tensor.h"
 
+#include <algorithm>
+#include <span>
+
 #include "base/error.h"
 
 namespace quire {
@@ -7,13 +10,10 @@ namespace quire {
 Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape, DeviceKind device)
     : data_(data), dtype_(dtype), device_(device), num_dims_(static_cast<int>(shape.size())) {
   QUIRE_CHECK(num_dims_ <= kMaxDims);
-  std::size_t i = 0;
-  for (const std::int64_t n : shape) {
-    QUIRE_CHECK(n >= 0);
-    shape_[i++] = n;
-  }
+  std::ranges::copy(shape, shape_.begin());
   std::int64_t stride = 1;
-  while (i-- > 0) {
+  for (int i = num_dims_ - 1; i >= 0; --i) {
+    QUIRE_CHECK(shape_[i] >= 0);
     stride_[i] = stride;
     stride *= shape_[i];
   }
@@ -46,16 +46,13 @@ Tensor Tensor::part(int d, std::int64_t begin, std::int64_t count) const {
 Tensor Tensor::with_strides(std::initializer_list<std::int64_t> strides) const {
   QUIRE_CHECK(static_cast<int>(strides.size()) == num_dims_);
   Tensor view = *this;
-  std::size_t i = 0;
-  for (const std::int64_t s : strides) view.stride_[i++] = s;
+  std::ranges::copy(strides, view.stride_.begin());
   return view;
 }
 
 std::string Tensor::describe() const {
-  std::string text(to_string(dtype_));
-  text += " [";
-  for (int i = 0; i < num_dims_; ++i) text += (i > 0 ? ", " : "") + std::to_string(dim(i));
-  return text + "]";
+  const auto dims = std::span(shape_).first(static_cast<std::size_t>(num_dims_));
+  return format_text("{} [{}]", to_string(dtype_), join_text(dims, ", "));
 }
 
 }  // namespace quire

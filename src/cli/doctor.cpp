@@ -33,14 +33,13 @@ void print_json(const Diagnosis& diagnosis) {
                     {"total_bytes", gpu.total_memory},
                     {"free_bytes", gpu.free_memory}});
   }
-  const OrderedJson object = {{"cores", machine.cores},
-                              {"memory_bytes", machine.memory},
-                              {"cpu_isas", machine.cpu_isas},
-                              {"gpus", gpus},
-                              {"libraries", machine.gpus.versions},
-                              {"gpu_problem", machine.gpus.problem},
-                              {"problems", diagnosis.problems}};
-  print_json_line(object);
+  print_json_line({{"cores", machine.cores},
+                   {"memory_bytes", machine.memory},
+                   {"cpu_isas", machine.cpu_isas},
+                   {"gpus", gpus},
+                   {"libraries", machine.gpus.versions},
+                   {"gpu_problem", machine.gpus.problem},
+                   {"problems", diagnosis.problems}});
 }
 
 struct Doctor {

@@ -280,17 +280,12 @@ SamplingParams SamplingOptions::over(const SamplingParams& defaults) const {
   return params;
 }
 
-std::atomic<bool>& InterruptFlag::raised() {
-  static std::atomic<bool> flag{false};
-  return flag;
-}
-
 InterruptFlag::InterruptFlag(std::vector<int> signals) : signals_(std::move(signals)) {
-  raised() = false;  // also creates the flag before a signal can ask for it
+  raised_ = false;
   struct sigaction action {};
   action.sa_handler = [](int signal) {
     // Asked twice before anybody looked: the step in the way is too long to wait for.
-    if (raised().exchange(true)) std::signal(signal, SIG_DFL);
+    if (raised_.exchange(true)) std::signal(signal, SIG_DFL);
   };
   for (const int signal : signals_) sigaction(signal, &action, nullptr);  // no SA_RESTART: a read returns
 }

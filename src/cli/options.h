@@ -70,10 +70,11 @@ class InterruptFlag {
   InterruptFlag(const InterruptFlag&) = delete;
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
-  static std::atomic<bool>& raised();
-  static bool is_raised() { return raised(); }
+  static std::atomic<bool>& raised() { return raised_; }
+  static bool is_raised() { return raised_; }
 
  private:
+  static inline std::atomic<bool> raised_{false};
   std::vector<int> signals_;
 };
 

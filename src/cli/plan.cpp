@@ -57,27 +57,25 @@ void print_json(const Capacity& c) {
                       {"window", group.window},
                       {"lanes", group.num_lanes},
                       {"bytes_held", group.bytes_held}});
-  const OrderedJson object = {
-      {"architecture", c.architecture},
-      {"dtype", to_string(c.config.dtype)},
-      {"device", c.device},
-      {"ranks", c.ranks},
-      {"weights_bytes", c.plan.weights},
-      {"workspace_bytes", c.plan.workspace},
-      {"inbox_bytes", c.plan.connections},
-      {"host_bytes", c.plan.host},
-      {"kv_cache_bytes", c.plan.kv_cache},
-      {"state_slots", c.config.num_state_slots},
-      {"state_slot_bytes", c.config.cache.state_bytes()},
-      {"swap_space_bytes", c.plan.swap_space},
-      {"kv_bytes_per_token", c.kv_bytes_per_token()},
-      {"kv_cache_groups", groups},
-      {"kv_cache_idle_share", c.config.cache.idle_share()},
-      {"total_bytes", c.plan.total()},
-      {"memory_bytes", c.memory},
-      {"fits", c.fits()},
-      {"capacity", {{"kv_cache_bytes", c.kv_cache}, {"tokens", c.tokens}, {"lengths", rows}}}};
-  print_json_line(object);
+  print_json_line({{"architecture", c.architecture},
+                   {"dtype", to_string(c.config.dtype)},
+                   {"device", c.device},
+                   {"ranks", c.ranks},
+                   {"weights_bytes", c.plan.weights},
+                   {"workspace_bytes", c.plan.workspace},
+                   {"inbox_bytes", c.plan.connections},
+                   {"host_bytes", c.plan.host},
+                   {"kv_cache_bytes", c.plan.kv_cache},
+                   {"state_slots", c.config.num_state_slots},
+                   {"state_slot_bytes", c.config.cache.state_bytes()},
+                   {"swap_space_bytes", c.plan.swap_space},
+                   {"kv_bytes_per_token", c.kv_bytes_per_token()},
+                   {"kv_cache_groups", groups},
+                   {"kv_cache_idle_share", c.config.cache.idle_share()},
+                   {"total_bytes", c.plan.total()},
+                   {"memory_bytes", c.memory},
+                   {"fits", c.fits()},
+                   {"capacity", {{"kv_cache_bytes", c.kv_cache}, {"tokens", c.tokens}, {"lengths", rows}}}});
 }
 
 struct Plan : EngineOptions {

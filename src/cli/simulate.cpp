@@ -26,9 +26,6 @@ OrderedJson times_json(const Times& times) {
 }
 
 OrderedJson run_json(const SchedulerConfig& config, const SimulationResult& r) {
-  const auto share = [](std::uint64_t part, std::uint64_t all) {
-    return static_cast<double>(part) / static_cast<double>(all);
-  };
   return {{"completed", r.num_done},
           {"aborted", r.num_aborted},
           {"refused", r.num_refused},
@@ -45,7 +42,8 @@ OrderedJson run_json(const SchedulerConfig& config, const SimulationResult& r) {
           {"preemptions", r.scheduler.num_preemptions},
           {"saved_blocks", r.scheduler.num_saved_blocks},
           {"restored_blocks", r.scheduler.num_restored_blocks},
-          {"cache_hit_rate", share(r.scheduler.prefix_cache_hits, r.scheduler.prefix_cache_queries)},
+          {"cache_hit_rate", static_cast<double>(r.scheduler.prefix_cache_hits) /
+                                 static_cast<double>(r.scheduler.prefix_cache_queries)},
           {"scheduler", to_json(config)}};
 }
 

@@ -30,20 +30,19 @@ void print_result_line(const VerifyResult& r) {
 }
 
 void print_result_json(const VerifyResult& r) {
-  const OrderedJson object = {{"prompt", r.prompt},
-                              {"prompt_tokens", r.num_tokens},
-                              {"chunk_size", r.chunk_size},
-                              {"side_by_side", r.side_by_side},
-                              {"error", r.error},
-                              {"limit", r.limit},
-                              {"rms", r.rms},
-                              {"rms_limit", r.rms_limit},
-                              {"rerouted", r.rerouted},
-                              {"argmax_equal", r.argmax_equal},
-                              {"argmax_excused", r.argmax_excused},
-                              {"steps", r.num_steps},
-                              {"passed", r.passed()}};
-  print_json_line(object);
+  print_json_line({{"prompt", r.prompt},
+                   {"prompt_tokens", r.num_tokens},
+                   {"chunk_size", r.chunk_size},
+                   {"side_by_side", r.side_by_side},
+                   {"error", r.error},
+                   {"limit", r.limit},
+                   {"rms", r.rms},
+                   {"rms_limit", r.rms_limit},
+                   {"rerouted", r.rerouted},
+                   {"argmax_equal", r.argmax_equal},
+                   {"argmax_excused", r.argmax_excused},
+                   {"steps", r.num_steps},
+                   {"passed", r.passed()}});
 }
 
 struct Verify : EngineOptions {

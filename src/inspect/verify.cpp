@@ -32,21 +32,12 @@ struct Limits {
   int rerouted_in = 0;  // one position in so many may be beyond the error; 0: none
 };
 
-Limits limits_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return {6e-2, 2.5e-2};
-    case DType::kF16:
-      return {1e-2, 3e-3};
-    default:
-      return {2e-5, 0};
-  }
-}
+constexpr Limits kLimits[] = {{2e-5, 0}, {1e-2, 3e-3}, {6e-2, 2.5e-2}};  // of float32, float16, bfloat16
 
 // The looser ones where products round their inputs, and the model has a file of them.
 Limits limits_of(const Engine& engine) {
   const bool rounds_inputs = engine.memory_plan().input_rounding.is_done;
-  Limits limits = limits_of(engine.config().dtype);
+  Limits limits = kLimits[static_cast<std::size_t>(engine.config().dtype)];
   const std::filesystem::path path = engine.model_directory() / "tolerance.json";
   if (std::error_code ec; rounds_inputs && std::filesystem::exists(path, ec)) {
     if (const auto looser = ConfigObject::read_file(path).find_object("activations"))
