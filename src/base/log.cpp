@@ -8,7 +8,7 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn,
-                                                   spdlog::level::err, spdlog::level::off};
+                                                   spdlog::level::err};
   return kLevels[static_cast<std::size_t>(level)];
 }
 

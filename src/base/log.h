@@ -8,7 +8,7 @@
 
 namespace quire {
 
-enum class LogLevel { kInfo, kWarning, kError, kOff };
+enum class LogLevel { kInfo, kWarning, kError };
 
 // Messages go to stderr. They never hold prompt or output text. Safe from any thread.
 void set_log_level(LogLevel level);

@@ -8,8 +8,7 @@
 namespace quire::cli {
 namespace {
 
-void print_table(const Diagnosis& diagnosis) {
-  const MachineReport& machine = diagnosis.machine;
+void print_table(const MachineReport& machine, const std::vector<std::string>& problems) {
   print_text(stdout, "CPU      {} cores, kernels: {} (auto: {})\n", machine.cores,
              join_text(machine.cpu_isas, ", "), machine.best_cpu_isa);
   print_text(stdout, "memory   {} MiB\n", machine.memory >> 20);
@@ -20,12 +19,11 @@ void print_table(const Diagnosis& diagnosis) {
   }
   for (const std::string& version : machine.gpus.versions) print_text(stdout, "library  {}\n", version);
   if (!machine.gpus.problem.empty()) print_text(stdout, "GPU      none: {}\n", machine.gpus.problem);
-  for (const std::string& problem : diagnosis.problems) print_text(stdout, "problem  {}\n", problem);
-  if (diagnosis.problems.empty()) print_text(stdout, "nothing is wrong\n");
+  for (const std::string& problem : problems) print_text(stdout, "problem  {}\n", problem);
+  if (problems.empty()) print_text(stdout, "nothing is wrong\n");
 }
 
-void print_json(const Diagnosis& diagnosis) {
-  const MachineReport& machine = diagnosis.machine;
+void print_json(const MachineReport& machine, const std::vector<std::string>& problems) {
   OrderedJson gpus = OrderedJson::array();
   for (const DeviceInfo& gpu : machine.gpus.devices) {
     gpus.push_back({{"name", gpu.name},
@@ -39,7 +37,7 @@ void print_json(const Diagnosis& diagnosis) {
                    {"gpus", gpus},
                    {"libraries", machine.gpus.versions},
                    {"gpu_problem", machine.gpus.problem},
-                   {"problems", diagnosis.problems}});
+                   {"problems", problems}});
 }
 
 struct Doctor {
@@ -47,9 +45,10 @@ struct Doctor {
 
   void add_to(Flags flags) { flags.on("--json", json, "print one JSON object"); }
   int run() const {
-    const Diagnosis diagnosis = diagnose();
-    json ? print_json(diagnosis) : print_table(diagnosis);
-    return diagnosis.problems.empty() ? 0 : kFailed;
+    const MachineReport machine = inspect_machine();
+    const std::vector<std::string> problems = problems_of(machine);
+    (json ? print_json : print_table)(machine, problems);
+    return problems.empty() ? 0 : kFailed;
   }
 };
 

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <random>
 #include <span>
 #include <vector>

@@ -6,9 +6,8 @@
 
 namespace quire {
 
-Diagnosis diagnose() {
-  Diagnosis diagnosis{inspect_machine(), {}};
-  auto& [machine, problems] = diagnosis;
+std::vector<std::string> problems_of(const MachineReport& machine) {
+  std::vector<std::string> problems;
   if (!machine.cpu_problem.empty()) problems.push_back(machine.cpu_problem);
   // What the kernel's driver makes, with or without CUDA's own libraries.
   const bool has_nvidia_gpu =
@@ -21,7 +20,7 @@ Diagnosis diagnose() {
       problems.push_back(format_text("{}: {} of {} MiB are free; another program holds the rest", gpu.name,
                                      gpu.free_memory >> 20, gpu.total_memory >> 20));
   }
-  return diagnosis;
+  return problems;
 }
 
 }  // namespace quire

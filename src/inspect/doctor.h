@@ -4,12 +4,7 @@
 
 namespace quire {
 
-// What this machine offers, and what keeps Quire from using it.
-struct Diagnosis {
-  MachineReport machine;
-  std::vector<std::string> problems;  // one line each: what is wrong, and what would be right
-};
-
-Diagnosis diagnose();
+// What keeps Quire from using what this machine offers, a line each: what is wrong, and what would be right.
+std::vector<std::string> problems_of(const MachineReport& machine);
 
 }  // namespace quire

@@ -102,15 +102,14 @@ class Panel {
 std::string escape_svg(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
-    if (c == '<') {
+    if (c == '<')
       escaped += "&lt;";
-    } else if (c == '>') {
+    else if (c == '>')
       escaped += "&gt;";
-    } else if (c == '&') {
+    else if (c == '&')
       escaped += "&amp;";
-    } else if (static_cast<unsigned char>(c) >= ' ') {
+    else if (static_cast<unsigned char>(c) >= ' ')
       escaped += c;
-    }
   }
   return escaped;
 }

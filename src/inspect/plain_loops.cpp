@@ -8,12 +8,6 @@
 namespace quire {
 namespace {
 
-// Each sequence has a second seat, for its padding.
-EngineConfig with_padding_seats(EngineConfig config, int batch) {
-  config.max_num_seqs = 2 * batch;
-  return config;
-}
-
 Round begin_round(std::size_t num_requests) {
   Round round;
   round.outputs.assign(num_requests, {{}, {BenchClock::now()}});
@@ -32,10 +26,11 @@ void add_token(TimedOutput& output, TokenId token) {
 }  // namespace
 
 PlainLoops::PlainLoops(EngineConfig config, ModelFiles model, int batch, EngineHooks hooks)
-    : setup_{with_padding_seats(std::move(config), batch), std::move(model), std::move(hooks)},
+    : setup_{std::move(config), std::move(model), std::move(hooks)},
       batch_(batch),
-      ranks_(make_rank_group(setup_)),
       num_rows_(static_cast<std::size_t>(2 * batch)) {
+  setup_.config.max_num_seqs = 2 * batch;  // each sequence has a second seat, for its padding
+  ranks_ = make_rank_group(setup_);
   ranks_->open();
   const RuntimeConfig& runtime = ranks_->resolve();
   QUIRE_CHECK(runtime.num_blocks >= batch * runtime.max_table_rows() * runtime.cache.layout.num_lanes());

@@ -33,7 +33,7 @@ class PlainLoops {
   void add_span(StepPlan& plan, int seat, int place, int first_position, std::vector<TokenId> tokens);
   std::vector<TokenId> run(StepPlan plan);  // what is sampled, in the plan's order
 
-  const EngineSetup setup_;
+  EngineSetup setup_;
   const int batch_;
   std::unique_ptr<RankGroup> ranks_;
   std::vector<int> num_rows_;  // of each seat's block table, as the ranks have it

@@ -13,66 +13,64 @@
 #include "python/model_source.h"
 #include "tokenizer/chat_template.h"
 
+using namespace quire;
+
 // An engine, and its conversations as its model's chat template spells them. Usable from several threads at
 // once.
 struct QuireEngine {
   // hf_overrides: find_classifier's.
-  QuireEngine(const quire::EngineConfig& config, const std::string& hf_overrides)
-      : engine(std::make_shared<quire::Engine>(config)) {
+  QuireEngine(const EngineConfig& config, const std::string& hf_overrides)
+      : engine(std::make_shared<Engine>(config)) {
     try {
       chat_template = engine->load_chat_template();
       if (!chat_template)
-        why_no_template =
-            quire::format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
-                               engine->model_directory().string());
-    } catch (const quire::Error& e) {
+        why_no_template = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
+                                      engine->model_directory().string());
+    } catch (const Error& e) {
       why_no_template = e.what();
     }
     classifier = find_classifier(*engine, hf_overrides, chat_template ? &*chat_template : nullptr);
   }
 
-  const std::shared_ptr<quire::Engine> engine;
-  std::optional<quire::CheckpointChatTemplate> chat_template;
+  const std::shared_ptr<Engine> engine;
+  std::optional<CheckpointChatTemplate> chat_template;
   std::string why_no_template;
-  std::optional<quire::Classifier> classifier;
+  std::optional<Classifier> classifier;
 };
 
 struct QuireChannel {
-  quire::python::Channel channel;
+  python::Channel channel;
 };
 
 namespace {
 
-using quire::OrderedJson;
-
 // The pieces up to the end of the last place where `text` stands.
-void cut_after(std::vector<quire::TextPiece>& pieces, const std::string& text) {
+void cut_after(std::vector<TextPiece>& pieces, const std::string& text) {
   const std::string all = join_pieces(pieces);
   const std::size_t begin = all.rfind(text);
   if (text.empty() || begin == std::string::npos)
-    quire::fail(
-        "continue_final_message: the last message has no text that stands in what the chat template makes");
+    fail("continue_final_message: the last message has no text that stands in what the chat template makes");
   cut_pieces(pieces, begin + text.size());
 }
 
 // request: "context", what the template reads; "chat_template", null or a file or text to be taken instead of
 // the model's; "of_pair", whether the classifier's prompt is; "cut_after", null or the last message's text,
 // behind which the result ends. Error where there is no template, and the template's own.
-std::vector<quire::TextPiece> render(const QuireEngine& engine, OrderedJson request) {
+std::vector<TextPiece> render(const QuireEngine& engine, OrderedJson request) {
   const OrderedJson& given = request.at("chat_template");
   const auto& own = engine.chat_template;
-  std::optional<quire::CheckpointChatTemplate> instead;
+  std::optional<CheckpointChatTemplate> instead;
   if (request.at("of_pair").get<bool>()) {
     if (!engine.classifier || !engine.classifier->pair_prompt)
-      quire::fail("the model has no prompt for pairs of texts");
+      fail("the model has no prompt for pairs of texts");
     instead = engine.classifier->pair_prompt;
   } else if (!given.is_null()) {
-    instead = {quire::read_chat_template(given.get<std::string>()), std::nullopt,
+    instead = {read_chat_template(given.get<std::string>()), std::nullopt,
                own ? own->special_tokens : OrderedJson::object()};
   }
-  if (!instead && !own) throw quire::Error(engine.why_no_template);
-  std::vector<quire::TextPiece> pieces =
-      (instead ? instead : own)->render(std::move(request.at("context")), {quire::local_time()});
+  if (!instead && !own) throw Error(engine.why_no_template);
+  std::vector<TextPiece> pieces =
+      (instead ? instead : own)->render(std::move(request.at("context")), {local_time()});
   if (const OrderedJson& last = request.at("cut_after"); !last.is_null())
     cut_after(pieces, last.get<std::string>());
   return pieces;
@@ -99,17 +97,17 @@ template <typename Call>
 int guarded(QuireText* out, const Call& call) {
   *out = {nullptr, 0};
   const auto tell = [out](const std::exception& e, QuireStatus status) {
-    put(quire::what_of(e), out);
+    put(what_of(e), out);
     return status;
   };
   try {
     call();
     return kQuireOk;
-  } catch (const quire::QueueFullError& e) {
+  } catch (const QueueFullError& e) {
     return tell(e, kQuireQueueFull);
-  } catch (const quire::Error& e) {
+  } catch (const Error& e) {
     return tell(e, kQuireInvalid);
-  } catch (const quire::Stopped& e) {
+  } catch (const Stopped& e) {
     return tell(e, kQuireStopped);
   } catch (const std::exception& e) {
     return tell(e, kQuireFailed);
@@ -117,10 +115,10 @@ int guarded(QuireText* out, const Call& call) {
 }
 
 OrderedJson parse(const char* text, std::size_t size) {
-  return quire::parse_ordered_json({text, size}, "the arguments");
+  return parse_ordered_json({text, size}, "the arguments");
 }
 
-OrderedJson classifier_json(const std::optional<quire::Classifier>& classifier) {
+OrderedJson classifier_json(const std::optional<Classifier>& classifier) {
   if (!classifier) return {};
   return {{"labels", classifier->labels},
           {"tokens", classifier->tokens},
@@ -128,12 +126,12 @@ OrderedJson classifier_json(const std::optional<quire::Classifier>& classifier) 
 }
 
 OrderedJson info(const QuireEngine& of) {
-  const quire::Engine& engine = *of.engine;
-  const quire::RuntimeConfig& config = engine.config();
-  const quire::MemoryPlan& plan = engine.memory_plan();
+  const Engine& engine = *of.engine;
+  const RuntimeConfig& config = engine.config();
+  const MemoryPlan& plan = engine.memory_plan();
   OrderedJson startup = OrderedJson::object();
-  for (const quire::StartupPhase& phase : engine.startup()) startup[phase.name] = phase.seconds;
-  const quire::SamplingContext sampling = engine.sampling_context();
+  for (const StartupPhase& phase : engine.startup()) startup[phase.name] = phase.seconds;
+  const SamplingContext sampling = engine.sampling_context();
   return {{"model", engine.model_directory().string()},
           {"name", engine.model_name()},
           {"architecture", engine.model_config().architecture()},
@@ -149,7 +147,7 @@ OrderedJson info(const QuireEngine& of) {
            std::vector<std::int32_t>(sampling.eos_token_ids.begin(), sampling.eos_token_ids.end())},
           {"has_tokenizer", engine.has_tokenizer()},
           {"classifier", classifier_json(of.classifier)},
-          {"sampling", quire::python::sampling_defaults_json(engine.default_sampling_params())},
+          {"sampling", python::sampling_defaults_json(engine.default_sampling_params())},
           {"memory",
            {{"weights_bytes", plan.weights},
             {"kv_cache_bytes", plan.kv_cache},
@@ -169,7 +167,7 @@ void quire_free_text(QuireText* text) {
 }
 
 int quire_set_verbose(int verbose) {
-  quire::set_log_level(verbose != 0 ? quire::LogLevel::kInfo : quire::LogLevel::kWarning);
+  set_log_level(verbose != 0 ? LogLevel::kInfo : LogLevel::kWarning);
   return kQuireOk;
 }
 
@@ -178,7 +176,7 @@ int quire_find_model(const char* source, std::size_t size, QuireProgress progres
     const auto tell = [progress](std::uint64_t done, std::uint64_t total) {
       return progress != nullptr && progress(done, total) != 0;
     };
-    put(quire::python::find_model(parse(source, size), tell), out);
+    put(python::find_model(parse(source, size), tell), out);
   });
 }
 
@@ -188,8 +186,8 @@ int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped
     OrderedJson json = parse(config, size);
     const auto overrides = json.at("hf_overrides").get<std::string>();
     json.erase("hf_overrides");
-    quire::check_hf_overrides(overrides);
-    quire::EngineConfig read = quire::python::read_engine_config(json);
+    check_hf_overrides(overrides);
+    EngineConfig read = python::read_engine_config(json);
     read.stopped = [stopped] { return stopped(0, 0) != 0; };
     *engine = new QuireEngine(read, overrides);
   });
@@ -203,7 +201,7 @@ int quire_engine_info(QuireEngine* engine, QuireText* out) {
 
 int quire_engine_stats(QuireEngine* engine, QuireText* out) {
   return guarded(out, [&] {
-    const quire::EngineStats stats = engine->engine->stats();
+    const EngineStats stats = engine->engine->stats();
     put_json({{"prefill_tokens", stats.prefill_tokens},
               {"decode_tokens", stats.decode_tokens},
               {"prefill_seconds", stats.prefill_seconds},
@@ -228,7 +226,7 @@ int quire_decode(QuireEngine* engine, const std::int32_t* ids, std::size_t count
 
 int quire_tokens(QuireEngine* engine, const std::int32_t* ids, std::size_t count, QuireText* out) {
   return guarded(out, [&] {
-    const quire::Tokenizer& tokenizer = engine->engine->tokenizer();
+    const Tokenizer& tokenizer = engine->engine->tokenizer();
     OrderedJson tokens = OrderedJson::array(), special = OrderedJson::array();
     for (std::size_t i = 0; i < count; ++i) {
       const auto token = tokenizer.id_to_token(ids[i]);
@@ -243,14 +241,14 @@ int quire_render_chat(QuireEngine* engine, const char* request, std::size_t size
   return guarded(out, [&] {
     OrderedJson json = parse(request, size);
     const bool tokenize = json.at("tokenize").get<bool>();
-    const std::vector<quire::TextPiece> pieces = render(*engine, std::move(json));
+    const std::vector<TextPiece> pieces = render(*engine, std::move(json));
     if (tokenize) return put(engine->engine->tokenizer().encode(pieces, false), out);
-    put(quire::join_pieces(pieces), out);
+    put(join_pieces(pieces), out);
   });
 }
 
 int quire_channel_new(QuireEngine* engine, QuireChannel** channel, QuireText* out) {
-  return guarded(out, [&] { *channel = new QuireChannel{quire::python::Channel(engine->engine)}; });
+  return guarded(out, [&] { *channel = new QuireChannel{python::Channel(engine->engine)}; });
 }
 
 void quire_channel_free(QuireChannel* channel) { delete channel; }

@@ -18,8 +18,6 @@ class DownloadBar {
   ~DownloadBar() {
     if (drawn_) print_text(stderr, "\n");
   }
-  DownloadBar(const DownloadBar&) = delete;
-  DownloadBar& operator=(const DownloadBar&) = delete;
 
   void show(std::uint64_t done, std::uint64_t total) {
     if (total != total_) {  // the small files, then the weights
