@@ -71,7 +71,7 @@ bool find_offline() {
 
 }  // namespace
 
-HubSettings hub_settings_from_environment() {
+HubSettings hub_settings_from_environment(bool offline) {
   HubSettings settings;
   if (std::string endpoint = variable({"HF_ENDPOINT"}); !endpoint.empty()) {
     while (endpoint.ends_with('/')) endpoint.pop_back();
@@ -81,7 +81,7 @@ HubSettings hub_settings_from_environment() {
   }
   settings.token = find_token();
   settings.cache = cache_folder();
-  settings.offline = find_offline();
+  settings.offline = offline || find_offline();
   return settings;
 }
 

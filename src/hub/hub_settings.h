@@ -19,6 +19,6 @@ struct HubSettings {
 
 // As Python's huggingface_hub reads its variables: HF_ENDPOINT, HF_TOKEN or the file HF_TOKEN_PATH names,
 // HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, HF_HUB_OFFLINE. Error where one cannot be used.
-HubSettings hub_settings_from_environment();
+HubSettings hub_settings_from_environment(bool offline = false);
 
 }  // namespace quire

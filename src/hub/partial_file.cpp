@@ -23,10 +23,15 @@ constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
-void make_folder(const fs::path& folder) {
+// Makes it, and the folder that it is in, where they are not there.
+Descriptor open_file(const fs::path& path, mode_t mode) {
+  const fs::path folder = path.parent_path();
   std::error_code ec;
   fs::create_directories(folder, ec);
   if (ec) fail("{}: cannot be created: {}", folder.string(), ec.message());
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, mode));
+  if (!file) fail("{}: cannot be opened: {}", path.string(), text_of(errno));
+  return file;
 }
 
 // Whether the path still leads to the open file, which another program may have removed.
@@ -40,10 +45,8 @@ bool is_at(int fd, const fs::path& path) {
 }  // namespace
 
 FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
-  make_folder(path.parent_path());
   for (int pauses = 0;;) {
-    file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
-    if (!file_) fail("{}: cannot be opened: {}", path.string(), text_of(errno));
+    file_ = open_file(path, 0664);
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_at(file_.get(), path)) return;
       continue;
@@ -75,10 +78,8 @@ PartialFile::PartialFile(fs::path blob, std::string etag, std::uint64_t full_siz
       etag_(std::move(etag)),
       full_size_(full_size),
       on_change_(std::move(on_change)),
-      digest_(new_digest()) {
-  make_folder(path_.parent_path());
-  file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file_) fail("{}: cannot be opened: {}", path_.string(), text_of(errno));
+      digest_(new_digest()),
+      file_(open_file(path_, 0666)) {
   take_up();
 }
 

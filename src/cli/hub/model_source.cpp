@@ -58,8 +58,7 @@ std::string ModelSource::find(const std::string& model, bool with_weights) const
     interrupt.emplace();
     hooks.stopped = InterruptFlag::is_raised;
   }
-  HubSettings settings = hub_settings_from_environment();
-  settings.offline = settings.offline || offline;
+  const HubSettings settings = hub_settings_from_environment(offline);
   DownloadBar bar(model, settings.cache);
   hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); };
   return find_hub_model(settings, parse_hub_model(model, revision, with_weights), hooks).string();

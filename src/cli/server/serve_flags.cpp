@@ -1,7 +1,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string>
 
@@ -89,7 +88,7 @@ struct TakenFlag {
   const char* instead;
 };
 
-constexpr std::array<TakenFlag, 17> kTaken = {{
+constexpr TakenFlag kTaken[] = {
     {"--enable-auto-tool-choice", "", "the model may always choose to call a tool"},
     {"--enable-prompt-tokens-details", "", "usage always has them"},
     {"--enable-request-id-headers", "", "answers always have X-Request-Id"},
@@ -107,7 +106,7 @@ constexpr std::array<TakenFlag, 17> kTaken = {{
     {"--disable-fastapi-docs", "", "there are no such pages; /openapi.json is always there"},
     {"--show-hidden-metrics-for-version", "*", "no metric is hidden"},
     {"--trust-remote-code", "", "nothing remote is ever run"},
-}};
+};
 
 }  // namespace
 

@@ -8,12 +8,11 @@ std::string find_model(const OrderedJson& source, const DownloadProgress& progre
   const std::string name = source.at("model");
   if (!is_hub_model(name)) return name;
   const HubModel model = parse_hub_model(name, source.at("revision"), source.at("with_weights"));
-  HubSettings settings = hub_settings_from_environment();
-  settings.offline = settings.offline || source.at("offline").get<bool>();
+  const HubSettings settings = hub_settings_from_environment(source.at("offline"));
   bool stopped = false;
-  DownloadHooks hooks;
-  hooks.on_progress = [&](std::uint64_t done, std::uint64_t total) { stopped = progress(done, total); };
-  hooks.stopped = [&] { return stopped; };
+  const DownloadHooks hooks{
+      .on_progress = [&](std::uint64_t done, std::uint64_t total) { stopped = progress(done, total); },
+      .stopped = [&] { return stopped; }};
   return find_hub_model(settings, model, hooks).string();
 }
 
