@@ -15,8 +15,8 @@ namespace {
 // bigscience, google, allenai, microsoft, HuggingFaceTB, ByteDance-Seed, tencent, baidu, LGAI-EXAONE,
 // zai-org, CohereLabs, stabilityai, bigcode, LiquidAI and openai; Gemma 4's from the code of
 // google-deepmind/gemma and AI-Hypercomputer/maxtext. Of each architecture: the keys that its models share
-// where they are not its defaults; and of each model its layers, hidden size, intermediate size, heads, heads
-// of keys and values, vocabulary, and keys of its own, which count before those shared.
+// where they are not its defaults; and of each model its sizes, in the order of kSizes, and keys of its own,
+// which count before those shared.
 constexpr char kPublished[] = R"([
  ["Qwen3ForCausalLM", {"head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1000000},
   {"qwen3-0.6b": [28, 1024, 3072, 16, 8, 151936, {"tie_word_embeddings": true}],
@@ -148,18 +148,15 @@ constexpr char kPublished[] = R"([
 ])";
 
 std::vector<Shape> read_shapes() {
+  constexpr const char* kSizes[] = {"num_hidden_layers",   "hidden_size",         "intermediate_size",
+                                    "num_attention_heads", "num_key_value_heads", "vocab_size"};
   std::vector<Shape> shapes;
   for (const OrderedJson& family : OrderedJson::parse(kPublished)) {
     for (const auto& [name, sizes] : family[2].items()) {
       OrderedJson config = {{"architectures", OrderedJson::array({family[0]})},
                             {"eos_token_id", sizes[5].get<int>() - 1},
-                            {"hidden_size", sizes[1]},
-                            {"intermediate_size", sizes[2]},
-                            {"num_attention_heads", sizes[3]},
-                            {"num_hidden_layers", sizes[0]},
-                            {"num_key_value_heads", sizes[4]},
-                            {"torch_dtype", "bfloat16"},
-                            {"vocab_size", sizes[5]}};
+                            {"torch_dtype", "bfloat16"}};
+      for (std::size_t i = 0; i < std::size(kSizes); ++i) config[kSizes[i]] = sizes[i];
       config.update(family[1], /*merge_objects=*/true);
       if (sizes.size() > 6) config.update(sizes[6], true);
       shapes.push_back({name, config.dump()});

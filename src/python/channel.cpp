@@ -62,7 +62,6 @@ struct Told {
   std::size_t tokens = 0, logprobs = 0;
 };
 
-// What is new of the update's output.
 CompletionOutput new_part(const RequestUpdate& update, Told& told) {
   const auto tail = [](const auto& all, std::size_t& told_of_it) {
     const std::size_t begin = std::min(std::exchange(told_of_it, all.size()), all.size());
