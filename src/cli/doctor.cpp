@@ -47,7 +47,7 @@ struct Doctor {
   int run() const {
     const MachineReport machine = inspect_machine();
     const std::vector<std::string> problems = problems_of(machine);
-    (json ? print_json : print_table)(machine, problems);
+    json ? print_json(machine, problems) : print_table(machine, problems);
     return problems.empty() ? 0 : kFailed;
   }
 };
