@@ -218,8 +218,9 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
     quantized_fixed_order_matmul(context, out, x, weight, bias);
   } else if (x.dim(0) <= kMaxQuantizedMatvecTokens) {
     quantized_matvec(context, out, x, weight, bias);
-  } else if (x.dim(0) <= max_batched_tokens && is_hopper()) {
-    quantized_batched_matmul(context, out, x, weight, bias);
+  } else if (x.dim(0) <= max_batched_tokens && is_hopper() &&
+             quantized_batched_workspace_bytes(x.dim(0), weight.layout) <= workspace.bytes()) {
+    quantized_batched_matmul(context, out, x, weight, bias, workspace);
   } else {
     multiply_dequantized(context, *library, out, x, weight, bias, workspace);
   }

@@ -97,9 +97,10 @@ constexpr int kMaxQuantizedMatvecTokens = 16;
 void quantized_matvec(const LaunchContext& context, const Tensor& out, const Tensor& x,
                       const QuantizedMatrix& matrix, const Tensor& bias, Gate gate = {});
 // For any number of tokens, made for some dozens to hundreds, on Hopper alone. The order of an element's sum
-// depends on the number of tokens.
+// depends on the number of tokens. workspace: u8, on the device, of at least so many bytes.
+std::size_t quantized_batched_workspace_bytes(std::int64_t tokens, const QuantizedLayout& layout);
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                              const QuantizedMatrix& matrix, const Tensor& bias);
+                              const QuantizedMatrix& matrix, const Tensor& bias, const Tensor& workspace);
 // For any number of tokens and any dtype, in float32; every element is summed over cols in one order,
 // whatever the number of tokens.
 void quantized_fixed_order_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
