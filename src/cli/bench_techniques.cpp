@@ -74,7 +74,7 @@ struct TechniqueBench : EngineOptions {
 
   int run() {
     refuse_several_processes("bench");
-    if (!svg.empty() && !std::ofstream(svg, std::ios::app)) fail("--svg: cannot write {}", svg);
+    if (!svg.empty() && !std::ofstream(svg, std::ios::app)) fail("--svg: cannot write {}", in_quotes(svg));
     options.engine = config;
     options.open = [this] { return open(); };
     options.on_progress = progress_bar("rows");
@@ -84,7 +84,7 @@ struct TechniqueBench : EngineOptions {
       const std::string name = shape ? shape->name : config.model.empty() ? "toy" : config.model;
       std::ofstream file(svg);
       file << technique_plot(name + " on " + report.device + ": what each technique brings", report);
-      if (!file.flush()) fail("--svg: cannot write {}", svg);
+      if (!file.flush()) fail("--svg: cannot write {}", in_quotes(svg));
     }
     int code = 0;
     for (const TechniqueRow& row : report.rows) {

@@ -156,7 +156,7 @@ TEST(BenchTechniquesTest, WrongFlagsAreMistakes) {
   expect("--device tpu", "tpu");
   expect("--shape qwen9", "qwen9");
   expect("--shape lfm2-350m", "state of fixed size");
-  expect("--svg /nowhere/at/all.svg", "--svg: cannot write /nowhere/at/all.svg");
+  expect("--svg /nowhere/at/all.svg", "--svg: cannot write \"/nowhere/at/all.svg\"");
   expect("/nowhere/at/all", "/nowhere/at/all");
 }
 

@@ -135,7 +135,8 @@ struct BenchServe {
     form.stream = !no_stream;
     if (request_rates.size() > 1 && max_concurrencies.size() > 1)
       fail("--request-rate and --max-concurrency both are lists; one of them may be");
-    if (!plot.empty() && !std::ofstream(plot, std::ios::app)) fail("--plot: cannot write {}", plot);
+    if (!plot.empty() && !std::ofstream(plot, std::ios::app))
+      fail("--plot: cannot write {}", in_quotes(plot));
   }
 
   std::vector<LoadRequest> make_requests(std::uint64_t prompt_seed) const {
@@ -274,7 +275,7 @@ struct BenchServe {
     std::ofstream file(plot);
     file << latency_plot(
         format_text("{} at {}, by requests {}", form.model, url, by_rate ? "a second" : "at once"), panels);
-    if (!file.flush()) fail("--plot: cannot write {}", plot);
+    if (!file.flush()) fail("--plot: cannot write {}", in_quotes(plot));
   }
 };
 

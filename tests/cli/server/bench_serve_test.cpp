@@ -212,7 +212,7 @@ TEST(BenchServeTest, WrongFlagsAreMistakes) {
   expect_bench_mistake(run_quire(start + "--request-rate 0"), "--request-rate");
   expect_bench_mistake(run_quire(start + "--max-concurrency 0"), "--max-concurrency");
   expect_bench_mistake(run_quire(start + "--percentiles 101"), "--percentiles");
-  expect_bench_mistake(run_quire(start + "--plot /nowhere/a.svg"), "cannot write /nowhere/a.svg");
+  expect_bench_mistake(run_quire(start + "--plot /nowhere/a.svg"), "--plot: cannot write \"/nowhere/a.svg\"");
 }
 
 // Of six requests under way at most, the first two are answered; the sixth that is not interrupts the
