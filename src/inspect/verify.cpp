@@ -91,15 +91,22 @@ std::vector<Reference> read_references(const std::filesystem::path& path, int vo
   return references;
 }
 
+// NaN is as far as can be from all; an infinity from all but itself.
+double difference_of(float expected, float logit) {
+  if (expected == logit) return 0;
+  const double difference = std::abs(double{expected} - double{logit});
+  return std::isnan(difference) ? INFINITY : difference;
+}
+
 // The largest error of each position's logits, largest first.
 std::vector<double> position_errors(const Reference& reference, const std::vector<float>& logits,
                                     double largest) {
   const std::size_t vocab = reference.logits.size() / reference.prompt.size();
   std::vector<double> errors(reference.prompt.size());
   for (std::size_t i = 0; i < reference.logits.size(); ++i) {
-    const double difference = std::abs(double{reference.logits[i]} - double{logits[i]});
+    const double difference = difference_of(reference.logits[i], logits[i]);
     double& error = errors[i / vocab];
-    error = std::max(error, std::isnan(difference) ? INFINITY : difference / largest);
+    if (difference > 0) error = std::max(error, difference / largest);
   }
   std::ranges::sort(errors, std::greater<>());
   return errors;
@@ -111,9 +118,10 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   double largest = 0;
   double norm = 0, difference = 0;
   for (std::size_t i = 0; i < reference.logits.size(); ++i) {
+    difference += std::pow(difference_of(reference.logits[i], logits[i]), 2);
+    if (!std::isfinite(reference.logits[i])) continue;
     largest = std::max(largest, std::abs(double{reference.logits[i]}));
     norm += std::pow(double{reference.logits[i]}, 2);
-    difference += std::pow(double{reference.logits[i]} - double{logits[i]}, 2);
   }
   const std::vector<double> errors = position_errors(reference, logits, largest);
   const std::size_t excusable =
@@ -124,7 +132,7 @@ VerifyResult compare(const Reference& reference, const std::vector<float>& logit
   result.error = errors[excused];
   result.rerouted = static_cast<int>(excused);
   result.limit = limits.error;
-  result.rms = std::sqrt(difference / norm);
+  result.rms = difference > 0 ? std::sqrt(difference / norm) : 0;
   result.rms_limit = limits.rms;
   result.num_steps = static_cast<int>(reference.greedy.size());
   bool may_reroute = limits.rerouted_in > 0;

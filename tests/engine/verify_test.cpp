@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -281,6 +282,25 @@ TEST(VerifyTest, FailsWhenTheWeightsAreOthers) {
   EngineConfig config = testing::golden_config("qwen3");
   config.model = directory.string();
   EXPECT_FALSE(verify(config, [](const VerifyResult&) {}));
+}
+
+TEST(VerifyTest, FailsWhereALogitOfTheReferenceAloneIsNotFinite) {
+  for (const float logit : {-INFINITY, NAN}) {
+    const TempDir temporary;
+    const auto directory = temporary.path() / "model";
+    std::filesystem::copy(testing::golden_directory("qwen3"), directory);
+    const auto path = directory / "expected.safetensors";
+    const std::size_t offset = SafetensorsFile(path).tensor("logits.0").offset;
+    std::fstream expected(path, std::ios::in | std::ios::out | std::ios::binary);
+    expected.seekp(static_cast<std::streamoff>(offset));
+    expected.write(reinterpret_cast<const char*>(&logit), sizeof logit);
+    expected.close();
+    EngineConfig config = testing::golden_config("qwen3");
+    config.model = directory.string();
+    EXPECT_FALSE(verify(config, [&](const VerifyResult& result) {
+      EXPECT_EQ(result.passed(), result.prompt != 0) << logit;
+    }));
+  }
 }
 
 // Whether a model passes whose reference has other tokens at its last steps, and sees no others near them.
