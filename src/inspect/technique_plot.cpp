@@ -10,10 +10,10 @@ namespace quire {
 namespace {
 
 // In the drawing's units, which are pixels where nothing scales it.
-constexpr double kLineHeight = 24, kTop = 56, kLeft = 16;
+constexpr double kLineHeight = 24, kRowsTop = 56, kTextLeft = 16;
 constexpr double kAxis = 250;                       // where a factor of one is
 constexpr double kMostLeft = 30, kMostRight = 300;  // of bars from there on
-constexpr std::string_view kHead =
+constexpr std::string_view kHeadAndStyle =
     R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 {0:g}" width="860" height="{0:g}" role="img">
 <title>{1}</title>
 <style>
@@ -48,19 +48,19 @@ std::string bar(const TechniqueRow& row, const TechniqueRow* before, double y, d
 }  // namespace
 
 std::string technique_plot(std::string_view title, const TechniqueReport& report) {
-  double most = 2, y = kTop;
+  double most = 2, y = kRowsTop;
   for (const TechniqueRow& row : report.rows)
     if (std::isfinite(row.factor)) most = std::max(most, row.factor);
-  std::string lines = words(kLeft, 24, "head", title);
+  std::string lines = words(kTextLeft, 24, "head", title);
   std::size_t workload = report.workloads.size();
   for (const TechniqueRow& row : report.rows) {
     if (std::exchange(workload, row.workload) != row.workload)
-      lines += words(kLeft, std::exchange(y, y + kLineHeight), "soft", report.workloads[row.workload]);
-    lines +=
-        words(kLeft + 12, y, "", row.name) + bar(row, report.before(row), y, kMostRight / std::log2(most));
+      lines += words(kTextLeft, std::exchange(y, y + kLineHeight), "soft", report.workloads[row.workload]);
+    lines += words(kTextLeft + 12, y, "", row.name) +
+             bar(row, report.before(row), y, kMostRight / std::log2(most));
     y += kLineHeight;
   }
-  return format_text(kHead, y, escape_svg(title)) + lines + "</svg>\n";
+  return format_text(kHeadAndStyle, y, escape_svg(title)) + lines + "</svg>\n";
 }
 
 }  // namespace quire
