@@ -172,11 +172,11 @@ void EventWriter::kind(std::uint8_t kind) {
 
 // One that is known to follow.
 void EventWriter::token(Chain& chain, TokenId token, FinishReason finish) {
-  const TokenId name = append(chain, token);
+  const TokenId row = append(chain, token);
   if (format_.with_tokens)
     out_.number(token);
   else if (finish != FinishReason::kStop)  // none follows
-    out_.number(name);
+    out_.number(row);
 }
 
 void EventWriter::added(const SequenceRequest& request) {
@@ -188,11 +188,11 @@ void EventWriter::added(const SequenceRequest& request) {
   out_.number(request.prompt.size());
   Chain chain;
   for (const TokenId token : request.prompt) {
-    const TokenId name = append(chain, token);
+    const TokenId row = append(chain, token);
     if (format_.with_tokens)
       out_.number(token);
-    else if (name != 0)
-      out_.fixed(name);
+    else if (row != 0)
+      out_.fixed(row);
   }
   if (format_.with_tokens) {
     const std::vector<std::byte> sampling = encode(request.sampling);
