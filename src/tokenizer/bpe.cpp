@@ -168,9 +168,8 @@ class Bpe final : public TokenizerModel {
       const TokenId left = find(left_text), right = find(right_text);
       const std::size_t prefix = std::min(alphabet_.continuing_prefix().size(), right_text.size());
       const TokenId result = find(left_text + right_text.substr(prefix));
-      if (!is_reserved(result)) {
+      if (!is_reserved(result))
         merges_[slot_of(left, right)] = {left, right, static_cast<std::uint32_t>(rank), result};
-      }
     }
   }
 
@@ -180,9 +179,8 @@ class Bpe final : public TokenizerModel {
       const auto text = vocabulary().text(id);
       if (text && is_character(*text) && !is_reserved(id)) cutter_->add_character(*text);
     }
-    for (const Merge& merge : merges_) {
+    for (const Merge& merge : merges_)
       if (merge.left != -1) cutter_->add_token(*vocabulary().text(merge.result));
-    }
   }
 
   std::size_t slot_of(TokenId left, TokenId right) const {

@@ -19,16 +19,14 @@ Value text_value(Runtime& runtime, const std::string& text, bool trusted) {
 
 Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth) {
   constexpr bool kTrusted = false;
-  if (depth > Runtime::kMaxValueDepth) {
+  if (depth > Runtime::kMaxValueDepth)
     fail("the context of a chat template is nested deeper than {}", Runtime::kMaxValueDepth);
-  }
   if (json.is_null()) return {jinja::None{}, kTrusted};
   if (json.is_boolean()) return {json.get<bool>(), kTrusted};
   if (json.is_number_float()) return {json.get<double>(), kTrusted};
   if (json.is_string()) return text_value(runtime, json.get_ref<const std::string&>(), kTrusted);
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())
     fail("the context of a chat template holds {}, beyond 64 bits", json.get<std::uint64_t>());
-  }
   if (json.is_number_integer()) return {json.get<std::int64_t>(), kTrusted};
   if (json.is_array()) {
     std::vector<Value> items;

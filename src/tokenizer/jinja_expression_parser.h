@@ -415,9 +415,8 @@ class ExpressionParser : protected TokenReader {
     const char* kind = is_test ? "test" : "filter";
     const Builtin* builtin = is_test ? find_test(name) : find_filter(name);
     if (builtin == nullptr && conditional_ == 0) refuse("no {} is named '{}'", kind, name);
-    if (builtin == nullptr) {
+    if (builtin == nullptr)
       return make(line, [=](Render&) -> Value { fail("no {} is named '{}'", kind, name); });
-    }
     return make(line, [builtin, input, arguments = std::move(arguments)](Render& run) {
       const Value value = run.evaluate(input);
       return invoke(run, *builtin, value, run.evaluate(arguments));
@@ -428,9 +427,8 @@ class ExpressionParser : protected TokenReader {
     expect("(");
     ArgumentExprs arguments;
     parse_separated(")", [&] {
-      if (current().is("*") || current().is("**")) {
+      if (current().is("*") || current().is("**"))
         refuse("arguments spread with '{}' are not supported", current().text);
-      }
       if (current().kind == TokenKind::kName && following().is("=")) {
         const Value name = make_text(take().text);
         take();

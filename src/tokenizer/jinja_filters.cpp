@@ -238,9 +238,8 @@ Value dictsort_filter(const Invocation& call) {
 
 Value sort_filter(const Invocation& call) {
   Items keyed;
-  for (const Value& item : items_of(call)) {
+  for (const Value& item : items_of(call))
     keyed.emplace_back(sort_key(call.runtime, look_up(call.runtime, item, call[2]), call.flag(1)), item);
-  }
   return sorted(call.runtime, std::move(keyed), call.flag(0));
 }
 
@@ -268,9 +267,8 @@ Value batch_filter(const Invocation& call) {
   const std::int64_t size = call.integer(0, 0);
   std::vector<Value> batches, batch;
   for (const Value& item : items_of(call)) {
-    if (static_cast<std::int64_t>(batch.size()) == size) {
+    if (static_cast<std::int64_t>(batch.size()) == size)
       batches.push_back(call.runtime.make(std::exchange(batch, {})));
-    }
     batch.push_back(item);
   }
   if (!batch.empty()) {

@@ -22,9 +22,8 @@ std::string float_repr(double number) {
 
 std::string print_scalar(const Value& value, bool as_json) {
   if (value.is_none()) return as_json ? "null" : "None";
-  if (const bool* flag = value.get<bool>()) {
+  if (const bool* flag = value.get<bool>())
     return as_json ? (*flag ? "true" : "false") : (*flag ? "True" : "False");
-  }
   if (const auto* integer = value.get<std::int64_t>()) return format_text("{}", *integer);
   if (const double* number = value.get<double>()) {
     if (std::isfinite(*number) || !as_json) return float_repr(*number);
@@ -158,9 +157,8 @@ class Printer {
 
   // JSON's keys are strings.
   void write_key(const Value& key) {
-    if (!key.is_none() && !as_number(key)) {
+    if (!key.is_none() && !as_number(key))
       fail("keys must be str, int, float, bool or None, not {}", type_name(key));
-    }
     out_.append("\"" + print_scalar(key, true) + "\"", kStructure);
   }
 
@@ -233,9 +231,8 @@ Text percent_format(Runtime& runtime, const Text& format, const Value& value) {
     result.append(digits, next.trusted);
   }
   result.append(format, copied, bytes.size());
-  if (used < values.size() && (is_tuple || value.dict() == nullptr)) {
+  if (used < values.size() && (is_tuple || value.dict() == nullptr))
     fail("not all arguments converted during string formatting");
-  }
   return result;
 }
 

@@ -62,9 +62,8 @@ class Lexer {
       text = strip_right(text, is_space);
     } else if (byte_at(tag + 2) != '+' && !is_variable) {
       const std::size_t line_begin = text.rfind('\n') + 1;  // npos + 1 is 0
-      if ((line_begin > 0 || line_starting_) && strip_right(text.substr(line_begin), is_space).empty()) {
+      if ((line_begin > 0 || line_starting_) && strip_right(text.substr(line_begin), is_space).empty())
         text = text.substr(0, line_begin);
-      }
     }
     if (!text.empty()) add(TokenKind::kData, text);
     advance(tag - at_);
@@ -84,9 +83,8 @@ class Lexer {
 
   void lex_data() {
     std::size_t tag = source_.find('{', at_);
-    while (tag != source_.npos && std::string_view("%{#").find(byte_at(tag + 1)) == source_.npos) {
+    while (tag != source_.npos && std::string_view("%{#").find(byte_at(tag + 1)) == source_.npos)
       tag = source_.find('{', tag + 1);
-    }
     if (tag == source_.npos) {
       add(TokenKind::kData, rest());
       at_ = source_.size();
@@ -193,9 +191,8 @@ class Lexer {
     std::string digits(text);
     std::erase(digits, '_');
     add(TokenKind::kNumber, digits);
-    if (!tokens_.back().is_float() && digits[0] == '0' && digits.find_first_not_of('0') < digits.size()) {
+    if (!tokens_.back().is_float() && digits[0] == '0' && digits.find_first_not_of('0') < digits.size())
       refuse("the number {} has a leading zero", text);
-    }
     advance(text.size());
   }
 

@@ -187,9 +187,8 @@ Value copy_self(const Invocation& call) { return call.self; }  // values never c
 
 Value list_index(const Invocation& call) {
   const std::vector<Value>& items = call.self.list()->items;
-  for (std::size_t i = 0; i < items.size(); ++i) {
+  for (std::size_t i = 0; i < items.size(); ++i)
     if (equal(call.runtime, items[i], *call[0])) return count_value(i);
-  }
   fail("the value is not in the list");
 }
 
@@ -256,9 +255,8 @@ std::optional<Value> loop_attribute(Runtime& runtime, const Loop& loop, std::str
   if (name == "depth0") return integer(0);
   if (name == "previtem")
     return loop.index > 0 ? loop.items[loop.index - 1] : runtime.undefined("there is no previous item");
-  if (name == "nextitem") {
+  if (name == "nextitem")
     return loop.index + 1 < length ? loop.items[loop.index + 1] : runtime.undefined("there is no next item");
-  }
   return std::nullopt;
 }
 
@@ -269,9 +267,8 @@ std::optional<Value> own_attribute(Runtime& runtime, const Value& object, std::s
     return runtime.undefined(
         format_text("'{}' would change a {}, which templates may not", name, type_name(object)));
   }
-  if (const Namespace* space = object.pointer<Namespace>()) {
+  if (const Namespace* space = object.pointer<Namespace>())
     if (const Value* value = find_key(runtime, space->attributes, name)) return *value;
-  }
   if (const Loop* loop = object.pointer<Loop>()) return loop_attribute(runtime, *loop, name);
   return std::nullopt;
 }
@@ -305,9 +302,8 @@ const Builtin* find_global(std::string_view name) { return find_builtin(kGlobals
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   require_defined(object);
   if (const std::optional<Value> own = own_attribute(runtime, object, name)) return *own;
-  if (const Dict* dict = object.dict()) {
+  if (const Dict* dict = object.dict())
     if (const Value* value = find_key(runtime, dict->items, name)) return *value;
-  }
   return undefined_attribute(runtime, object, name);
 }
 
@@ -326,9 +322,8 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
 
 std::vector<Value> pairs_of(Runtime& runtime, const Items& items) {
   std::vector<Value> pairs;
-  for (const auto& [key, value] : items) {
+  for (const auto& [key, value] : items)
     pairs.push_back(runtime.make(std::vector<Value>{key, value}, ListKind::kTuple));
-  }
   return pairs;
 }
 
@@ -344,9 +339,8 @@ Value invoke(Runtime& runtime, const Builtin& builtin, const Value& self, const 
   const auto names_end = std::ranges::find(names, "");
   const auto count = static_cast<std::size_t>(names_end - names.begin());
   const auto& [positional, named] = arguments;
-  if (positional.size() > count) {
+  if (positional.size() > count)
     fail("'{}' takes at most {} arguments, {} were given", builtin.name, count, positional.size());
-  }
   for (std::size_t i = 0; i < positional.size(); ++i) call.bound[i] = &positional[i];
   for (const auto& [key, value] : named) {
     const std::string_view name = key.text()->bytes();
@@ -356,9 +350,8 @@ Value invoke(Runtime& runtime, const Builtin& builtin, const Value& self, const 
     if (place != nullptr) fail("'{}' is given its argument '{}' twice", builtin.name, name);
     place = &value;
   }
-  for (std::size_t i = 0; i < builtin.required; ++i) {
+  for (std::size_t i = 0; i < builtin.required; ++i)
     if (call.bound[i] == nullptr) fail("'{}' needs its argument '{}'", builtin.name, names[i]);
-  }
   return builtin.run(call);
 }
 

@@ -12,9 +12,8 @@ namespace {
 [[noreturn]] void fail_operands(std::string_view symbol, const Value& left, const Value& right) {
   require_defined(left);
   require_defined(right);
-  if (symbol == "+" && left.text() != nullptr) {
+  if (symbol == "+" && left.text() != nullptr)
     fail("can only concatenate str (not \"{}\") to str", type_name(right));
-  }
   fail("unsupported operand types for {}: '{}' and '{}'", symbol, type_name(left), type_name(right));
 }
 
@@ -70,9 +69,8 @@ double raised(double a, double b) {
 template <typename Apply>
 Value arithmetic(std::string_view symbol, const Value& left, const Value& right, const Apply& apply) {
   const bool trusted = left.trusted && right.trusted;
-  if (const auto i = as_integer(left), j = as_integer(right); i && j) {
+  if (const auto i = as_integer(left), j = as_integer(right); i && j)
     return {narrowed(apply(Wide{*i}, Wide{*j})), trusted};
-  }
   if (const auto x = as_number(left), y = as_number(right); x && y) return {apply(*x, *y), trusted};
   fail_operands(symbol, left, right);
 }
@@ -188,24 +186,21 @@ Value floor_divide(Runtime&, const Value& left, const Value& right) {
 }
 
 Value modulo(Runtime& runtime, const Value& left, const Value& right) {
-  if (left.text() != nullptr && !right.is_undefined()) {
+  if (left.text() != nullptr && !right.is_undefined())
     return runtime.make(percent_format(runtime, *left.text(), right));
-  }
   return division("%", left, right, [](auto a, auto b) { return floor_rest(a, b); });
 }
 
 Value power(Runtime& runtime, const Value& left, const Value& right) {
-  if (const auto exponent = as_integer(right); exponent && *exponent < 0 && as_number(left)) {
+  if (const auto exponent = as_integer(right); exponent && *exponent < 0 && as_number(left))
     return power(runtime, left, {static_cast<double>(*exponent), right.trusted});
-  }
   return arithmetic("**", left, right, [](auto a, auto b) { return raised(a, b); });
 }
 
 Value with_sign(const Value& operand, bool negative) {
   require_defined(operand);
-  if (const auto integer = as_integer(operand)) {
+  if (const auto integer = as_integer(operand))
     return {narrowed(negative ? -Wide{*integer} : *integer), operand.trusted};
-  }
   const auto number = as_number(operand);
   if (!number) fail("bad operand type for unary sign: '{}'", type_name(operand));
   return {negative ? -*number : *number, operand.trusted};
@@ -228,9 +223,8 @@ Value slice(Runtime& runtime, const Value& object, const Value& start, const Val
   if (const Text* text = object.text()) return slice_text(runtime, *text, indices);
   runtime.charge_product(static_cast<std::size_t>(indices.count), sizeof(Value));
   std::vector<Value> items;
-  for (std::int64_t i = 0; i < indices.count; ++i) {
+  for (std::int64_t i = 0; i < indices.count; ++i)
     items.push_back(list->items[indices.start + i * indices.step]);
-  }
   return runtime.make(std::move(items), list->kind);
 }
 

@@ -122,9 +122,8 @@ class Parser : private ExpressionParser {
       end = take().text;
     }
     return [branches = std::move(branches)](Render& run) {
-      for (const auto& [test, body] : branches) {
+      for (const auto& [test, body] : branches)
         if (test == nullptr || truth(run.evaluate(test))) return run.execute(body);
-      }
       return Flow::kNext;
     };
   }
@@ -218,9 +217,8 @@ class Parser : private ExpressionParser {
     }
     return [parts = std::move(parts)](Render& run, const Value& value) {
       const std::span<const Value> values = iterate(run, value);
-      if (values.size() != parts.size()) {
+      if (values.size() != parts.size())
         fail("{} values cannot be unpacked into {} names", values.size(), parts.size());
-      }
       for (std::size_t i = 0; i < values.size(); ++i) parts[i](run, values[i]);
     };
   }

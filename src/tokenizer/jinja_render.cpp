@@ -63,9 +63,8 @@ Flow Render::execute(const Body& body) {
 
 void Render::write(const Value& value) {
   const Text& text = text_of(*this, value);
-  if (text.size() > limits().max_output_bytes - out_->size()) {
+  if (text.size() > limits().max_output_bytes - out_->size())
     fail("the output is longer than {} bytes", limits().max_output_bytes);
-  }
   charge(text.memory());
   out_->append(text);
 }
@@ -82,9 +81,8 @@ Value* Render::find_in(Scope& scope, NameId id) {
 }
 
 const Value* Render::find_variable(NameId id) {
-  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent)
     if (const Value* value = find_in(*scope, id)) return value;
-  }
   return variables_[id] ? &*variables_[id] : nullptr;
 }
 

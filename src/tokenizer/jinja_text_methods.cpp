@@ -107,9 +107,8 @@ Text stripped(Runtime& runtime, const Text& text, const Text* characters, bool l
   runtime.charge_product(text.memory(), characters == nullptr ? 2 : 2 + characters->size());
   const auto strips = [&](char32_t c) {
     if (characters == nullptr) return is_space(c);
-    for (const Character& character : Characters(characters->bytes())) {
+    for (const Character& character : Characters(characters->bytes()))
       if (character.code_point == c) return true;
-    }
     return false;
   };
   std::string_view rest = text.bytes();
@@ -184,9 +183,8 @@ Value replace_method(const Invocation& call) {
 
 Value join_method(const Invocation& call) {
   const std::span<const Value> items = iterate(call.runtime, *call[0]);
-  for (const Value& item : items) {
+  for (const Value& item : items)
     if (item.text() == nullptr) fail("join needs strings, found {}", type_name(item));
-  }
   return join(call.runtime, self_text(call), items);
 }
 

@@ -14,9 +14,8 @@ std::size_t depth_of(const Value& value) {
 }
 
 std::size_t checked_depth(std::size_t deepest_item) {
-  if (deepest_item >= Runtime::kMaxValueDepth) {
+  if (deepest_item >= Runtime::kMaxValueDepth)
     fail("lists and dicts are nested deeper than {}", Runtime::kMaxValueDepth);
-  }
   return deepest_item + 1;
 }
 
@@ -71,9 +70,8 @@ Value Runtime::make(Items items) {
 }
 
 Restore<std::size_t> Runtime::descend() {
-  if (depth_ >= limits_.max_depth) {
+  if (depth_ >= limits_.max_depth)
     fail("expressions, macro calls and blocks are nested deeper than {}", limits_.max_depth);
-  }
   return Restore(depth_, depth_ + 1);
 }
 
@@ -131,9 +129,8 @@ std::size_t length_of(Runtime& runtime, const Value& value) {
   if (const Dict* dict = value.dict()) return dict->items.size();
   if (const Loop* loop = value.pointer<Loop>()) return loop->items.size();
   const List* list = value.list();
-  if (list == nullptr || list->kind == ListKind::kGenerator) {
+  if (list == nullptr || list->kind == ListKind::kGenerator)
     fail("object of type '{}' has no len()", type_name(value));
-  }
   return list->items.size();
 }
 
@@ -167,9 +164,8 @@ bool less(Runtime& runtime, const Value& a, const Value& b) {
     require_defined(b);
     fail("'{}' and '{}' cannot be ordered", type_name(a), type_name(b));
   }
-  for (std::size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i)
     if (!equal(runtime, x->items[i], y->items[i])) return less(runtime, x->items[i], y->items[i]);
-  }
   return x->items.size() < y->items.size();
 }
 
@@ -197,9 +193,8 @@ bool in(Runtime& runtime, const Value& x, const Value& container) {
 bool is_hashable(Runtime& runtime, const Value& key) {
   runtime.charge();
   const List* list = key.list();
-  if (list == nullptr || list->kind != ListKind::kTuple) {
+  if (list == nullptr || list->kind != ListKind::kTuple)
     return key.dict() == nullptr && (list == nullptr || list->kind != ListKind::kList);
-  }
   return std::ranges::all_of(list->items, [&](const Value& item) { return is_hashable(runtime, item); });
 }
 
@@ -209,9 +204,8 @@ void require_hashable(Runtime& runtime, const Value& key) {
 
 const Value* find_key(Runtime& runtime, const Items& items, const Value& key) {
   if (const Text* text = key.text()) return find_key(runtime, items, text->bytes());
-  for (const auto& [candidate, value] : items) {
+  for (const auto& [candidate, value] : items)
     if (equal(runtime, candidate, key)) return &value;
-  }
   return nullptr;
 }
 

@@ -36,9 +36,8 @@ class JsonView {
   std::vector<JsonView> items() const {
     if (!value_->is_array()) fail("{}: must be a list", where_);
     std::vector<JsonView> views;
-    for (std::size_t i = 0; i < value_->size(); ++i) {
+    for (std::size_t i = 0; i < value_->size(); ++i)
       views.emplace_back((*value_)[i], where_ + "[" + std::to_string(i) + "]");
-    }
     return views;
   }
 
@@ -66,9 +65,8 @@ class JsonView {
     const bool fits = value_->is_number_integer() &&
                       (!value_->is_number_unsigned() || value_->get<std::uint64_t>() <= INT64_MAX);
     const std::int64_t number = fits ? value_->get<std::int64_t>() : 0;
-    if (!fits || number < low || number > high) {
+    if (!fits || number < low || number > high)
       fail("{}: must be a whole number from {} to {}, is {}", where_, low, high, value_->dump());
-    }
     return number;
   }
   double as_number() const {

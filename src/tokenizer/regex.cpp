@@ -104,17 +104,15 @@ class Translator {
     const char c = rest_[1];
     const char lower = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (!std::isalnum(static_cast<unsigned char>(c))) return take(2);
-    for (const auto& [escape, members] : kClassEscapes) {
+    for (const auto& [escape, members] : kClassEscapes)
       if (escape == lower) return class_escape(c != lower, members);
-    }
     if (lower == 'p') return property();
     if (c == 'u') return code_point();
     if (c == 'v') return replace(2, "\\x0b");
     constexpr std::string_view kSame = "rntfaex";
     constexpr std::string_view kSameOutsideClass = "AzZ";
-    if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos)) {
+    if (kSame.find(c) == kSame.npos && (class_depth_ > 0 || kSameOutsideClass.find(c) == kSame.npos))
       refuse(format_text("\\{}", c));
-    }
     take(2);
   }
 
@@ -140,9 +138,8 @@ class Translator {
 
   void code_point() {
     const std::string_view digits = rest_.substr(2, 4);
-    if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); })) {
+    if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); }))
       refuse("\\u without four hexadecimal digits");
-    }
     replace(6, format_text("\\x{{{}}}", digits));
   }
 
@@ -171,9 +168,8 @@ class Translator {
         "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
     if (rest_.starts_with("(*")) refuse("(*");
     if (!rest_.starts_with("(?")) return take(1);
-    for (const std::string_view opening : kSame) {
+    for (const std::string_view opening : kSame)
       if (rest_.starts_with(opening)) return take(opening.size());
-    }
     if (out_.empty() && rest_.starts_with("(?i)")) return take(4);
     refuse(rest_.substr(0, 4));
   }
@@ -202,9 +198,8 @@ Regex Regex::from_oniguruma(std::string_view pattern, std::string_view where) {
 }
 
 Regex Regex::from_pcre2(std::string_view pattern, std::string_view where) {
-  if (pattern.size() > kMaxPatternBytes) {
+  if (pattern.size() > kMaxPatternBytes)
     fail("{}: a pattern of {} bytes, more than the limit of {}", where, pattern.size(), kMaxPatternBytes);
-  }
   int error = 0;
   std::size_t offset = 0;
   pcre2_code* code = compile(pattern, error, offset);

@@ -26,9 +26,8 @@ void wrap_in_template(PostProcessor& processor, const JsonView& config) {
       continue;
     }
     const std::string& name = piece.at("SpecialToken").at("id").as_string();
-    for (const JsonView& id : config.at("special_tokens").at(name).at("ids").items()) {
+    for (const JsonView& id : config.at("special_tokens").at(name).at("ids").items())
       (seen_text ? after : before).push_back(static_cast<TokenId>(id.as_int(0, kMaxTokenId)));
-    }
   }
   if (!seen_text) fail("{}: must hold the sequence A once", single.where());
   if (before.size() + after.size() > kMaxSurrounding)
@@ -63,18 +62,15 @@ constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& model,
                                            const std::vector<AddedToken>& added, bool byte_level) {
   std::unordered_set<TokenId> reserved;
-  for (const AddedToken& token : added) {
+  for (const AddedToken& token : added)
     if (token.special) reserved.insert(token.id);
-  }
   const auto type = model.find("type");
   const std::string name = type ? type->as_string() : file.scores.empty() ? "BPE" : "Unigram";
-  if (name != "BPE" && name != "Unigram") {
+  if (name != "BPE" && name != "Unigram")
     fail("{}: the model {} is not supported; supported are BPE and Unigram", type->where(), in_quotes(name));
-  }
   const bool is_unigram = name == "Unigram";
-  if (file.vocab.empty() || file.scores.empty() == is_unigram) {
+  if (file.vocab.empty() || file.scores.empty() == is_unigram)
     fail("{}: the key \"vocab\" is missing or empty, or not of the kind that {} has", model.where(), name);
-  }
   Vocabulary vocabulary(std::move(file.vocab), model.where() + ".vocab");
   if (is_unigram)
     return make_unigram(model, std::move(vocabulary), std::move(file.scores), std::move(reserved));
@@ -107,9 +103,8 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   decoder_ = TokenDecoder(root.at("decoder"));
   index_added_tokens(where);
   for (const std::vector<TokenId>& ids : {post_processor_.prefix, post_processor_.suffix}) {
-    for (const TokenId id : ids) {
+    for (const TokenId id : ids)
       if (!id_to_token(id)) fail("{}: post_processor: the id {} belongs to no token", where, id);
-    }
   }
 }
 
@@ -134,9 +129,8 @@ void Tokenizer::index_added_tokens(std::string_view where) {
   // Of two tokens that normalisation makes alike, the special one is found.
   std::vector<const AddedToken*> in_text, in_normalized_text;
   for (const bool special : {true, false}) {
-    for (const AddedToken& token : added_tokens_) {
+    for (const AddedToken& token : added_tokens_)
       if (token.special == special) (token.normalized ? in_normalized_text : in_text).push_back(&token);
-    }
   }
   in_text_ = AddedTokenMatcher(std::move(in_text));
   in_normalized_text_ = AddedTokenMatcher(std::move(in_normalized_text));
@@ -163,9 +157,8 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextPiece> pieces, bool a
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, const TrustRuns& trust,
                                        bool add_special_tokens) const {
-  if (text.size() > kMaxTextBytes) {
+  if (text.size() > kMaxTextBytes)
     fail("cannot tokenize a text of {} bytes: the limit is {}", text.size(), kMaxTextBytes);
-  }
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3);
   if (add_special_tokens) ids = post_processor_.prefix;

@@ -73,9 +73,8 @@ class Characters {
 // What is left of valid UTF-8 without the characters at an end that strips(char32_t code_point) is true of.
 template <typename Strips>
 std::string_view strip_left(std::string_view text, const Strips& strips) {
-  for (const auto& [begin, end, c] : Characters(text)) {
+  for (const auto& [begin, end, c] : Characters(text))
     if (!strips(c)) return text.substr(begin);
-  }
   return text.substr(text.size());
 }
 template <typename Strips>

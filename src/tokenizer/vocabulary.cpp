@@ -14,9 +14,8 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, TokenId>> entries, std
   for (auto& [text, id] : entries) {
     const std::string& stored = storage_.emplace_back(std::move(text));
     if (!ids_.emplace(stored, id).second) fail("{}: the token {} stands twice", where, in_quotes(stored));
-    if (texts_[id] != nullptr) {
+    if (texts_[id] != nullptr)
       fail("{}: {} and {} have the same id {}", where, in_quotes(*texts_[id]), in_quotes(stored), id);
-    }
     texts_[id] = &stored;
   }
 }
