@@ -1,5 +1,6 @@
 #include "server/messages.h"
 
+#include <limits>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -158,6 +159,7 @@ void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
   chat["chat_template_kwargs"] = std::move(variables);
   if (type == "enabled") {
     const auto budget = thinking->required("budget_tokens", to_integer, 0, kMostBudgetTokens);
+    fields.integer("thinking_token_budget", 0, std::numeric_limits<int>::max());  // or it is refused
     if (reasons) chat["thinking_token_budget"] = budget;
   }
   if (thinking->get("display", to_text) == "omitted") chat["include_reasoning"] = false;

@@ -244,6 +244,25 @@ TEST(MessagesFieldsTest, ThinkingIsSaidToTheTemplateAndBounded) {
   EXPECT_EQ(plain.thinking_token_budget, std::nullopt) << "a model that does not reason needs no bound";
 }
 
+TEST(MessagesFieldsTest, AMalformedBudgetOfAChatIsRefusedBesideThinkingsOwn) {
+  const char* thinking = R"("thinking": {"type": "enabled", "budget_tokens": 5}, "thinking_token_budget": )";
+  EXPECT_EQ(with_fields(thinking + std::string("7")).thinking_token_budget, 5);
+  for (const bool reasons : {true, false}) {
+    for (const char* budget : {"\"many\"", "-1", "1.5", "[]"}) {
+      for (const bool only_counts : {true, false}) {
+        ServedModel model = test::served_model();
+        model.reasons = reasons;
+        const std::string body =
+            format_text(R"({{"max_tokens": 8, "messages": {}, {}{}}})", kHi, thinking, budget);
+        const ApiError error =
+            error_of([&] { parse_messages_request(parse_body(body), model, only_counts); });
+        EXPECT_EQ(error.status, 400) << body;
+        EXPECT_THAT(error.what(), StartsWith("thinking_token_budget is ")) << body;
+      }
+    }
+  }
+}
+
 TEST(MessagesFieldsTest, AFormatIsHeldToByBothOfItsNames) {
   const std::string format = R"({"type": "json_schema", "schema": {"type": "object"}})";
   const auto newer = with_fields("\"output_config\": {\"format\": " + format + "}").params.structured_outputs;
