@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "server/http_connection.h"
 
 namespace quire::server {
@@ -155,8 +156,10 @@ void HttpResponder::fail(int status, std::string_view message) {
     HttpHeaders headers = {{"Content-Type", "application/json"}};
     if (status == 503) headers.emplace_back("Retry-After", "1");
     send_locked(status, headers, connection_->error_body(status, std::string(message), form_.target));
-  } catch (const std::exception&) {  // no memory for an answer
+  } catch (const std::exception& error) {  // no memory for an answer
+    state_ = State::kEnded;
     connection_->abort();
+    log_error("connection of {}: {}", connection_->remote(), error.what());
   }
 }
 

@@ -77,8 +77,8 @@ enum class Then { kMore, kNextRequest, kClose };
 // A client: reads requests, hands them to the handler one at a time, sends what their answers put out. A read
 // is always pending, so that a client that goes is noticed at once.
 //
-// Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open and error_body. output
-// also sends, unless closed_, so the socket is closed only after that is set.
+// Threads: everything belongs to the I/O thread, but for output, abort, may_stay_open, error_body and remote.
+// output also sends, unless closed_, so the socket is closed only after that is set.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   // reserved: it is beyond the limit, for one urgent request.
@@ -94,6 +94,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void abort();  // cut(), soon
   bool may_stay_open() const { return !service_->draining; }
   std::string error_body(int status, const std::string& message, const std::string& target) const;
+  const std::string& remote() const { return remote_; }  // "ADDRESS:PORT" of the client
 
  private:
   enum class Stage {

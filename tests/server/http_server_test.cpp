@@ -240,6 +240,25 @@ TEST_F(HttpServerTest, WhatAHandlerThrowsIsA500ThatDoesNotTell) {
   EXPECT_EQ(client.read_reply().status, 200);
 }
 
+TEST_F(HttpServerTest, AnErrorThatCannotBeAnsweredIsLoggedAndTheClientCut) {
+  HttpServerConfig config = this->config();
+  config.error_body = [](int, const std::string&, const std::string&) -> std::string {
+    throw std::runtime_error("no words");
+  };
+  start(config);
+  for (const std::string& request : {get("/drop"), std::string("nonsense\r\n\r\n")}) {
+    ::testing::internal::CaptureStderr();
+    HttpClient client = connect();
+    client.send(request);
+    EXPECT_EQ(client.read_to_end(), "");
+    EXPECT_TRUE(becomes_true([&] { return server_->connections() == 0; }));
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("connection of 127.0.0.1:"), std::string::npos) << said;
+    EXPECT_NE(said.find(": no words\n"), std::string::npos) << said;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  }
+}
+
 TEST_F(HttpServerTest, AnUnfinishedStreamIsCutNotEnded) {
   start();
   HttpClient client = connect();
