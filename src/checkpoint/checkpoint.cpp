@@ -128,9 +128,7 @@ std::vector<float> Checkpoint::take_vector(std::string_view name, std::int64_t n
       n = size;
     }
   }
-  std::vector<float> values(n);
-  take_stored(name, kFloatTypes, shape, {1, n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
-  return values;
+  return read_values<float>(*take_stored(name, kFloatTypes, shape, {1, n}));
 }
 
 const SafetensorsEntry* Checkpoint::find_entry(std::string_view name) const {

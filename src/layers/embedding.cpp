@@ -25,14 +25,10 @@ std::shared_ptr<const LinearWeights> load_vocab_shard(const LoadContext& context
 
 void check_same_values(const WeightTensor& head, const WeightTensor& embedding) {
   constexpr std::int64_t kRows = 256;
-  const std::int64_t cols = head.cols();
-  std::vector<float> a(kRows * cols);
-  std::vector<float> b(a.size());
   for (std::int64_t row = 0; row < head.rows(); row += kRows) {
     const std::int64_t count = std::min(kRows, head.rows() - row);
-    head.read_rows(row, Tensor(a.data(), DType::kF32, {count, cols}));
-    embedding.read_rows(row, Tensor(b.data(), DType::kF32, {count, cols}));
-    if (std::memcmp(a.data(), b.data(), static_cast<std::size_t>(count * cols) * sizeof(float)) != 0) {
+    const auto a = read_values<float>(head, row, count), b = read_values<float>(embedding, row, count);
+    if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) {
       fail("tensor {} differs from {}; they are one where tie_word_embeddings is true", head.name(),
            embedding.name());
     }

@@ -37,9 +37,7 @@ std::vector<float> load_biases(const LoadContext& context, const std::vector<Col
                                bool of_sum) {
   std::vector<float> biases;
   for (const ColumnShard& part : parts) {
-    std::vector<float> all(part.out_features);
-    context.weights.take(part.prefix + ".bias", {part.out_features})
-        ->read_rows(0, Tensor(all.data(), DType::kF32, {1, part.out_features}));
+    const auto all = read_values<float>(*context.weights.take(part.prefix + ".bias", {part.out_features}));
     biases.insert(biases.end(), all.begin() + part.begin, all.begin() + part.begin + part.count);
   }
   return of_sum && context.comm.rank() != 0 ? std::vector<float>() : biases;

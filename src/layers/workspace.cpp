@@ -36,16 +36,13 @@ Tensor Workspace::upload(DType dtype, const void* values, std::initializer_list<
 }
 
 Tensor Workspace::load(const WeightTensor& vector, float scale, float offset) {
-  std::vector<float> values(vector.cols());
-  vector.read_rows(0, Tensor(values.data(), DType::kF32, {1, vector.cols()}));
+  auto values = read_values<float>(vector);
   for (float& value : values) value = (value + offset) * scale;
   return upload(values);
 }
 
 Tensor Workspace::load_matrix(const WeightTensor& matrix) {
-  std::vector<float> values(matrix.rows() * matrix.cols());
-  matrix.read_rows(0, Tensor(values.data(), DType::kF32, {matrix.rows(), matrix.cols()}));
-  return upload(DType::kF32, values.data(), {matrix.rows(), matrix.cols()});
+  return upload(DType::kF32, read_values<float>(matrix).data(), {matrix.rows(), matrix.cols()});
 }
 
 }  // namespace quire

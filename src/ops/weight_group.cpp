@@ -83,8 +83,8 @@ WeightGroup with_block_cols(WeightGroup group, std::int64_t block_cols, std::int
 }
 
 // Rows in f32, computed of their codes.
-void read_values(const QuantizedRows& matrix, const std::array<float, 256>& values_of, std::int64_t row,
-                 const Tensor& dst) {
+void read_decoded(const QuantizedRows& matrix, const std::array<float, 256>& values_of, std::int64_t row,
+                  const Tensor& dst) {
   const auto num_blocks = static_cast<std::size_t>(matrix.num_blocks());
   const auto num_cols = static_cast<std::size_t>(matrix.cols);
   std::vector<std::uint8_t> codes(num_cols);
@@ -125,9 +125,7 @@ MatrixShape shape_of(std::span<const WeightGroup> parts) {
 
 std::vector<std::int32_t> column_order(const WeightGroup& group) {
   if (!group.format.is_ordered) return {};
-  std::vector<std::int32_t> order(group.cols);
-  group.find(WeightPart::kOrder)->read_rows(0, Tensor(order.data(), DType::kI32, {1, group.cols}));
-  return order;
+  return read_values<std::int32_t>(*group.find(WeightPart::kOrder));
 }
 
 WeightGroup settle_input(WeightGroup group, bool weight_only) {
@@ -135,9 +133,9 @@ WeightGroup settle_input(WeightGroup group, bool weight_only) {
   std::erase_if(group.tensors, [](const auto& tensor) { return tensor.part == WeightPart::kInputScale; });
   if (weight_only) group.format.input = {};
   if (weight_only || scale == nullptr) return group;
-  float& value = group.format.input.scale;
-  scale->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+  const float value = read_values<float>(*scale).front();
   if (value <= 0) fail("tensor {}: a scale must be positive, not {}", in_quotes(scale->name()), value);
+  group.format.input.scale = value;
   return group;
 }
 
@@ -235,7 +233,7 @@ WeightTensorPtr dequantized(WeightGroup group) {
   const QuantizedRows matrix = quantized_rows({&group, 1});
   return make_weight_tensor(group.name(), DType::kF32, {matrix.rows, matrix.cols},
                             [=, values = code_values(matrix.format)](std::int64_t row, const Tensor& dst) {
-                              read_values(matrix, values, row, dst);
+                              read_decoded(matrix, values, row, dst);
                             });
 }
 

@@ -3,9 +3,7 @@
 namespace quire {
 
 std::vector<float> WeightSource::take_vector(std::string_view name, std::int64_t n) {
-  std::vector<float> values(n);
-  take(name, {n})->read_rows(0, Tensor(values.data(), DType::kF32, {1, n}));
-  return values;
+  return read_values<float>(*take(name, {n}));
 }
 
 WeightGroup WeightSource::take_linear(std::string_view prefix, std::int64_t rows, std::int64_t cols) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,19 @@ using WeightTensorPtr = std::shared_ptr<const WeightTensor>;
 inline WeightTensorPtr make_weight_tensor(std::string name, DType dtype, std::vector<std::int64_t> shape,
                                           WeightTensor::ReadRows read) {
   return std::make_shared<const WeightTensor>(std::move(name), dtype, std::move(shape), std::move(read));
+}
+
+// Rows [row, row + count), one after the other. T: the type of the tensor; float reads any float type.
+template <typename T>
+std::vector<T> read_values(const WeightTensor& tensor, std::int64_t row, std::int64_t count) {
+  const DType dtype = std::is_same_v<T, float> ? DType::kF32 : tensor.dtype();
+  std::vector<T> values(count * tensor.cols());
+  tensor.read_rows(row, Tensor(values.data(), dtype, {count, tensor.cols()}));
+  return values;
+}
+template <typename T>
+std::vector<T> read_values(const WeightTensor& tensor) {
+  return read_values<T>(tensor, 0, tensor.rows());
 }
 
 // Rows [begin, begin + count) of a tensor: one rank's shard of a column-parallel weight.

@@ -242,10 +242,7 @@ class ConfigBuilder {
     if (tensor == nullptr || tensor->type != GgufType::kF32 || tensor->shape != std::vector{size})
       fail("{}: tensor {} must hold {} numbers of type F32", model_.path(), in_quotes(std::string(name)),
            size);
-    std::vector<float> values(size);
-    open_gguf_tensor(std::string(name), *tensor)
-        .tensors.front()
-        .tensor->read_rows(0, Tensor(values.data(), DType::kF32, {1, size}));
+    const auto values = read_values<float>(*dequantized(open_gguf_tensor(std::string(name), *tensor)));
     for (const float value : values) {
       if (!std::isfinite(value) || value <= 0)
         fail("{}: tensor {} must hold numbers above 0", model_.path(), in_quotes(std::string(name)));

@@ -115,13 +115,12 @@ bool take_prefix(std::string_view& name, std::string_view prefix) {
 // Of each of a tensor's values what `map` makes of it, in f32.
 template <typename Map>
 WeightTensorPtr mapped(const WeightTensorPtr& tensor, const Map& map) {
-  return make_weight_tensor(
-      tensor->name(), DType::kF32, tensor->shape(), [=](std::int64_t row, const Tensor& dst) {
-        std::vector<float> values(dst.numel());
-        tensor->read_rows(row, Tensor(values.data(), DType::kF32, {dst.dim(0), dst.dim(1)}));
-        for (float& value : values) value = map(value);
-        convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
-      });
+  return make_weight_tensor(tensor->name(), DType::kF32, tensor->shape(),
+                            [=](std::int64_t row, const Tensor& dst) {
+                              auto values = read_values<float>(*tensor, row, dst.dim(0));
+                              for (float& value : values) value = map(value);
+                              convert(DType::kF32, values.data(), dst.dtype(), dst.data(), values.size());
+                            });
 }
 
 std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {

@@ -25,13 +25,6 @@ struct QuantState {
   float nested_offset = 0;
 };
 
-// Elements [begin, begin + count) of a tensor that is shown as a column.
-std::vector<float> read_floats(const WeightTensor& column, std::int64_t begin, std::int64_t count) {
-  std::vector<float> values(count);
-  column.read_rows(begin, Tensor(values.data(), DType::kF32, {count, 1}));
-  return values;
-}
-
 QuantState read_state(const StoredLinear& linear) {
   const bool is_nf4 = linear.has(kStates[0]);
   const std::string_view suffix = kStates[is_nf4 ? 0 : 1];
@@ -69,9 +62,8 @@ WeightTensorPtr take_magnitudes(const StoredLinear& linear, const QuantState& st
   const auto table = read_values<float>(*linear.take("weight.nested_quant_map", kF32Types, {256}));
   const auto read = [=, offset = state.nested_offset](std::int64_t begin, const Tensor& dst) {
     const std::int64_t count = dst.dim(0), first = begin / size;
-    std::vector<std::uint8_t> of_blocks(count);
-    codes->read_rows(begin, Tensor(of_blocks.data(), DType::kU8, {count, 1}));
-    const std::vector<float> scales = read_floats(*nested, first, ceil_div(begin + count, size) - first);
+    const auto of_blocks = read_values<std::uint8_t>(*codes, begin, count);
+    const auto scales = read_values<float>(*nested, first, ceil_div(begin + count, size) - first);
     auto* out = dst.data_as<float>();
     for (std::int64_t i = 0; i < count; ++i)
       out[i] = table[of_blocks[i]] * scales[(begin + i) / size - first] + offset;
@@ -95,8 +87,8 @@ WeightGroup take_table(const StoredLinear& linear) {
   WeightTensorPtr scales = computed_scales(
       magnitudes->name(), rows, cols / block_cols, [=](std::int64_t row, std::int64_t count, float* out) {
         const std::int64_t first = row * cols / size;
-        const std::vector<float> values =
-            read_floats(*magnitudes, first, ceil_div((row + count) * cols, size) - first);
+        const auto values =
+            read_values<float>(*magnitudes, first, ceil_div((row + count) * cols, size) - first);
         for (std::int64_t i = 0; i < count * cols / block_cols; ++i)
           out[i] = values[(row * cols + i * block_cols) / size - first];
       });
@@ -122,7 +114,7 @@ WeightGroup take_int8(const StoredLinear& linear) {
   const WeightTensorPtr magnitudes = linear.take("SCB", kF32Types, {rows}, {rows, 1});
   WeightTensorPtr scales =
       computed_scales(magnitudes->name(), rows, 1, [=](std::int64_t row, std::int64_t count, float* out) {
-        const std::vector<float> values = read_floats(*magnitudes, row, count);
+        const auto values = read_values<float>(*magnitudes, row, count);
         std::ranges::transform(values, out, [](float value) { return value / kLargestCode; });
       });
   return linear.group_of({{WeightPart::kWeight, std::move(codes)}, {WeightPart::kScale, std::move(scales)}},

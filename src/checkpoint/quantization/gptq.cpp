@@ -40,9 +40,7 @@ WeightTensorPtr symmetric_scales(const WeightTensorPtr& scales, const WeightTens
   return make_weight_tensor(
       scales->name(), scales->dtype(), scales->shape(), [=](std::int64_t row, const Tensor& dst) {
         scales->read_rows(row, dst);
-        std::vector<std::uint8_t> points(dst.numel());
-        zeros->read_rows(row, Tensor(points.data(), DType::kU8, {dst.dim(0), dst.dim(1)}));
-        for (const std::uint8_t zero : points) {
+        for (const std::uint8_t zero : read_values<std::uint8_t>(*zeros, row, dst.dim(0))) {
           if (zero != middle)
             fail("tensor {}: it holds the zero point {}, where \"sym\" promises {}", in_quotes(zeros->name()),
                  zero, middle);

@@ -95,8 +95,7 @@ void multiply_by_global(WeightGroup& group, const StoredLinear& linear, std::str
                         bool is_divisor) {
   const WeightTensorPtr scalar = linear.take_scales(scale, kF32Types, kWholeMatrix).tensor;
   const auto compute = [=](std::int64_t, std::int64_t count, float* out) {
-    float value = 0;
-    scalar->read_rows(0, Tensor(&value, DType::kF32, {1, 1}));
+    const float value = read_values<float>(*scalar).front();
     if (value == 0) fail("tensor {}: the scale of the whole matrix is zero", in_quotes(scalar->name()));
     std::fill_n(out, count, is_divisor ? 1 / value : value);
   };

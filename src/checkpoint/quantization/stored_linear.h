@@ -71,14 +71,6 @@ class StoredLinear {
   std::int64_t rows_, cols_;
 };
 
-// A single value or a few; an I32, I64, U8 or F32 tensor as a vector of its type.
-template <typename T>
-std::vector<T> read_values(const WeightTensor& tensor) {
-  std::vector<T> values(tensor.rows() * tensor.cols());
-  tensor.read_rows(0, Tensor(values.data(), tensor.dtype(), {tensor.rows(), tensor.cols()}));
-  return values;
-}
-
 inline std::int64_t ceil_div(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
 
 // A tensor of scales under the type that it has in a WeightGroup: bf16 is shown as f32. Error where one that
