@@ -53,6 +53,13 @@ template <typename T>
   return top;
 }
 
+// Of degrees from the highest on down to 0, by Horner's rule.
+[[gnu::always_inline]] inline F polynomial(F x, float highest, auto... coefficients) {
+  F p = Vec::set1(highest);
+  ((p = Vec::fma(p, x, Vec::set1(coefficients))), ...);
+  return p;
+}
+
 // e^x to about 1 ulp: Taylor's series to the 7th degree on [-ln(2) / 2, ln(2) / 2]; its error there is 5e-9.
 // 0 below -87.3, at most e^88; NaN stays.
 [[gnu::always_inline]] inline F exp(F x) {
@@ -62,14 +69,7 @@ template <typename T>
   // ln(2) in two parts, the first with zeros enough that its product with n is exact.
   F r = Vec::fma(n, Vec::set1(-0.693145752F), bounded);
   r = Vec::fma(n, Vec::set1(-1.42860677e-6F), r);
-  F p = Vec::set1(1.0F / 5040);
-  p = Vec::fma(p, r, Vec::set1(1.0F / 720));
-  p = Vec::fma(p, r, Vec::set1(1.0F / 120));
-  p = Vec::fma(p, r, Vec::set1(1.0F / 24));
-  p = Vec::fma(p, r, Vec::set1(1.0F / 6));
-  p = Vec::fma(p, r, Vec::set1(0.5F));
-  p = Vec::fma(p, r, Vec::set1(1.0F));
-  p = Vec::fma(p, r, Vec::set1(1.0F));
+  const F p = polynomial(r, 1.0F / 5040, 1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 1.0F / 2, 1.0F, 1.0F);
   const Vec::I power = Vec::left(Vec::add_ints(Vec::floats_to_signed(n), Vec::set1(127U)), 23);  // 2^n
   return Vec::where_less(x, low, Vec::zero(), p * Vec::as_floats(power));
 }
@@ -84,12 +84,7 @@ template <typename T>
   const F m = Vec::as_floats(Vec::sub_ints(bits, Vec::left(power, 23)));
   const F s = (m - Vec::set1(1.0F)) / (m + Vec::set1(1.0F));
   const F s2 = s * s;
-  F p = Vec::set1(2.0F / 11);
-  p = Vec::fma(p, s2, Vec::set1(2.0F / 9));
-  p = Vec::fma(p, s2, Vec::set1(2.0F / 7));
-  p = Vec::fma(p, s2, Vec::set1(2.0F / 5));
-  p = Vec::fma(p, s2, Vec::set1(2.0F / 3));
-  const F tail = p * s2 * s;
+  const F tail = polynomial(s2, 2.0F / 11, 2.0F / 9, 2.0F / 7, 2.0F / 5, 2.0F / 3) * s2 * s;
   const F small = Vec::fma(exponent, Vec::set1(1.42860677e-6F), Vec::fma(Vec::set1(2.0F), s, tail));
   return Vec::fma(exponent, Vec::set1(0.693145752F), small);
 }
@@ -97,10 +92,7 @@ template <typename T>
 // Within 2e-7 of 1, and for small x of x: 1 - 2 / (e^2x + 1), below 1/4 Taylor's series to the 9th degree.
 [[gnu::always_inline]] inline F tanh(F x) {
   const F x2 = x * x;
-  F p = Vec::set1(62.0F / 2835);
-  p = Vec::fma(p, x2, Vec::set1(-17.0F / 315));
-  p = Vec::fma(p, x2, Vec::set1(2.0F / 15));
-  p = Vec::fma(p, x2, Vec::set1(-1.0F / 3));
+  const F p = polynomial(x2, 62.0F / 2835, -17.0F / 315, 2.0F / 15, -1.0F / 3);
   const F near = Vec::fma(p * x2, x, x);
   const F e = exp(x + x);
   const F far = Vec::set1(1.0F) - Vec::set1(2.0F) / (e + Vec::set1(1.0F));
