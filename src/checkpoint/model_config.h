@@ -32,28 +32,23 @@ class ModelConfig : public ConfigObject {
     std::string type =
         "default";  // default, linear, dynamic, yarn, llama3, longrope, proportional; others as written
     double theta = 0;
-    double factor = 1;            // linear, yarn, llama3, longrope, proportional
-    std::optional<double> alpha;  // dynamic, where it is a fixed one (Hunyuan)
+    double factor = 1;                 // linear, yarn, llama3, longrope, proportional
+    std::optional<double> alpha = {};  // dynamic, where it is a fixed one (Hunyuan)
     double partial_rotary_factor = 1;
     int original_max_position_embeddings = 0;  // yarn, llama3, longrope
     double query_scaling_beta = 0;             // of queries by position (Llama 4, Ministral 3)
     // yarn and longrope: multiplies cos and sin. Empty: derived from factor (and mscale).
-    std::optional<double> attention_factor;
+    std::optional<double> attention_factor = {};
     double beta_fast = 32;  // yarn from here on
     double beta_slow = 1;
-    std::optional<double> mscale;
-    std::optional<double> mscale_all_dim;
+    std::optional<double> mscale = {};
+    std::optional<double> mscale_all_dim = {};
     bool truncate = true;
     double low_freq_factor = 0;  // llama3
     double high_freq_factor = 0;
-    std::vector<double> short_factor;  // longrope
-    std::vector<double> long_factor;
+    std::vector<double> short_factor = {};  // longrope
+    std::vector<double> long_factor = {};
 
-    static RotaryConfig plain(double theta) {
-      RotaryConfig rotary;
-      rotary.theta = theta;
-      return rotary;
-    }
     bool operator==(const RotaryConfig&) const = default;
   };
 

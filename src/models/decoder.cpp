@@ -287,7 +287,7 @@ int read_window(const ModelConfig& config, int fallback) {
 
 ModelConfig::RotaryConfig read_local_rotary(const ModelConfig& config, double theta) {
   return config.has_rotary_of("sliding_attention") ? config.rotary(theta, "sliding_attention")
-                                                   : ModelConfig::RotaryConfig::plain(theta);
+                                                   : ModelConfig::RotaryConfig{.theta = theta};
 }
 
 LayerAttention with_window(const DecoderConfig& decoder, int window) {

@@ -38,11 +38,8 @@ LayerAttention full_attention(const ModelConfig& config, const DecoderConfig& de
   if (full.num_heads % full.num_kv_heads != 0)
     config.fail_at("num_attention_heads", format_text("is {}, no multiple of num_global_key_value_heads {}",
                                                       full.num_heads, full.num_kv_heads));
-  if (!config.has_rotary_of("full_attention")) {
-    full.rotary = ModelConfig::RotaryConfig::plain(1000000);
-    full.rotary->type = "proportional";
-    full.rotary->partial_rotary_factor = 0.25;
-  }
+  if (!config.has_rotary_of("full_attention"))
+    full.rotary = {.type = "proportional", .theta = 1000000, .partial_rotary_factor = 0.25};
   return full;
 }
 

@@ -45,14 +45,10 @@ void stretch_yarn(const ModelConfig::RotaryConfig& rotary, int dim, RotaryFreque
   const auto magnitude = [&](double weight) {
     return rotary.factor <= 1 ? 1.0 : 0.1 * weight * std::log(rotary.factor) + 1.0;
   };
-  if (rotary.attention_factor) {
-    result.attention_scaling = static_cast<float>(*rotary.attention_factor);
-  } else if (rotary.mscale && rotary.mscale_all_dim) {
-    result.attention_scaling =
-        static_cast<float>(magnitude(*rotary.mscale) / magnitude(*rotary.mscale_all_dim));
-  } else {
-    result.attention_scaling = static_cast<float>(magnitude(1.0));
-  }
+  const double derived = rotary.mscale && rotary.mscale_all_dim
+                             ? magnitude(*rotary.mscale) / magnitude(*rotary.mscale_all_dim)
+                             : magnitude(1.0);
+  result.attention_scaling = static_cast<float>(rotary.attention_factor.value_or(derived));
 }
 
 // Llama 3: waves longer than the original context are stretched by the factor, short ones stay, a ramp lies
@@ -76,12 +72,11 @@ void stretch_longrope(const ModelConfig::RotaryConfig& rotary, int max_model_len
     fail("config.json: {} factors of longrope; heads have {} pairs of dimensions", factors.size(), pairs);
   for (std::size_t i = 0; i < factors.size(); ++i)
     result.inverse_frequencies[i] /= static_cast<float>(factors[i]);
-  if (rotary.attention_factor) {
-    result.attention_scaling = static_cast<float>(*rotary.attention_factor);
-  } else if (rotary.factor > 1) {
-    result.attention_scaling = static_cast<float>(
-        std::sqrt(1 + std::log(rotary.factor) / std::log(rotary.original_max_position_embeddings)));
-  }
+  const double derived =
+      rotary.factor > 1
+          ? std::sqrt(1 + std::log(rotary.factor) / std::log(rotary.original_max_position_embeddings))
+          : 1.0;
+  result.attention_scaling = static_cast<float>(rotary.attention_factor.value_or(derived));
 }
 
 // [max_model_len, rotary_dim]

@@ -179,7 +179,7 @@ TEST(FileLayoutsTest, DimensionsThatRotateTogetherComeToLieHalfARotationApart) {
                         {"x.self_attn.k_norm.weight", {6}},
                         {"x.self_attn.v_proj.weight", {6, 1}}});
   DecoderConfig config = config_of_heads(2, 1, 6);
-  config.attention.rotary = ModelConfig::RotaryConfig::plain(10000);
+  config.attention.rotary = {.theta = 10000};
   config.attention.rotary->partial_rotary_factor = 0.67;  // four of six dimensions rotate
   const auto weights = read_layout({.neighbour_rotary = true}, config, source);
   EXPECT_EQ(rows_of(*weights, "x.self_attn.q_proj", 12),
