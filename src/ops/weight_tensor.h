@@ -64,6 +64,12 @@ std::vector<T> read_values(const WeightTensor& tensor) {
   return read_values<T>(tensor, 0, tensor.rows());
 }
 
+// A shape without its dimensions of 1: shapes that differ in these alone hold the same elements in one order.
+inline std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
 // Rows [begin, begin + count) of a tensor: one rank's shard of a column-parallel weight.
 WeightTensorPtr slice_rows(WeightTensorPtr tensor, std::int64_t begin, std::int64_t count);
 // Columns [begin, begin + count): one rank's shard of a row-parallel weight.

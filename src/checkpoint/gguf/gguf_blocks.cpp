@@ -17,10 +17,10 @@ using Byte = std::uint8_t;
 // Writes what a block has of one part.
 using DecodeBlock = void (*)(const Byte* block, void* out);
 
-// A part of each block: so many elements of a type.
+// A part of each block: so many elements of a type, of which float ones stand alone.
 struct BlockPart {
   WeightPart part;
-  DType dtype;
+  ScaleType type;  // kNone: codes
   std::int64_t elements;
   DecodeBlock decode;
 };
@@ -138,18 +138,18 @@ std::int8_t iq4_xs_scale(const Byte* block, std::size_t i) {
 
 // Blocks of 32 with an f16 scale, and perhaps a minimum.
 BlockFormat simple(GgufType type, int bits, int code_offset, DecodeBlock codes, bool has_minimum = false) {
-  BlockFormat result = {
-      type,
-      {.code = CodeType::kInt,
-       .bits = bits,
-       .code_offset = code_offset,
-       .block_cols = 32,
-       .scale = ScaleType::kF16},
-      {{WeightPart::kWeight, DType::kU8, 32, codes}, {WeightPart::kScale, DType::kF16, 1, half_at<0>}}};
+  BlockFormat result = {type,
+                        {.code = CodeType::kInt,
+                         .bits = bits,
+                         .code_offset = code_offset,
+                         .block_cols = 32,
+                         .scale = ScaleType::kF16},
+                        {{WeightPart::kWeight, ScaleType::kNone, 32, codes},
+                         {WeightPart::kScale, ScaleType::kF16, 1, half_at<0>}}};
   if (has_minimum) {
     result.format.offset = OffsetType::kMinimum;
     result.format.minimum = ScaleType::kF16;
-    result.parts.push_back({WeightPart::kOffset, DType::kF16, 1, negated_half_at<2>});
+    result.parts.push_back({WeightPart::kOffset, ScaleType::kF16, 1, negated_half_at<2>});
   }
   return result;
 }
@@ -164,16 +164,16 @@ BlockFormat super_block(GgufType type, int bits, int code_offset, int block_cols
            .block_cols = block_cols,
            .scale = scale,
            .super_cols = kSuper},
-          {{WeightPart::kWeight, DType::kU8, kSuper, codes},
-           {WeightPart::kScale, dtype_of(scale), kSuper / block_cols, scales},
-           {WeightPart::kSuperScale, DType::kF32, 1, super_scale}}};
+          {{WeightPart::kWeight, ScaleType::kNone, kSuper, codes},
+           {WeightPart::kScale, scale, kSuper / block_cols, scales},
+           {WeightPart::kSuperScale, ScaleType::kF32, 1, super_scale}}};
 }
 
 BlockFormat with_minima(BlockFormat block, DecodeBlock minima, DecodeBlock super_minimum) {
   block.format.offset = OffsetType::kMinimum;
   block.format.minimum = ScaleType::kU8;
-  block.parts.push_back({WeightPart::kOffset, DType::kU8, kSuper / block.format.block_cols, minima});
-  block.parts.push_back({WeightPart::kSuperMinimum, DType::kF32, 1, super_minimum});
+  block.parts.push_back({WeightPart::kOffset, ScaleType::kU8, kSuper / block.format.block_cols, minima});
+  block.parts.push_back({WeightPart::kSuperMinimum, ScaleType::kF32, 1, super_minimum});
   return block;
 }
 
@@ -186,7 +186,7 @@ BlockFormat with_table(BlockFormat block, const std::array<float, 16>& table) {
 BlockFormat mxfp4() {
   BlockFormat block = with_table(simple(GgufType::kMxfp4, 4, 0, nibbles_of_32<1>), kE2m1Table);
   block.format.scale = ScaleType::kE8m0;
-  block.parts[1] = {WeightPart::kScale, DType::kU8, 1, byte_at_front};
+  block.parts[1] = {WeightPart::kScale, ScaleType::kE8m0, 1, byte_at_front};
   return block;
 }
 
@@ -268,27 +268,26 @@ class GgufRows {
       std::memcpy(out, bytes, static_cast<std::size_t>(count) * size_of(dtype));
     });
   }
-  // scale: of kScale; kNone for others.
-  WeightTensorPtr decoded(const BlockPart& part, ScaleType scale) const {
+  WeightTensorPtr decoded(const BlockPart& part) const {
+    const DType dtype = dtype_of(part.type);
     const auto decode = [=, rows = *this](const Byte* bytes, std::int64_t count, std::int64_t first,
                                           std::byte* out) {
       for (std::int64_t i = 0; i < count; ++i) {
         part.decode(bytes + i * rows.block_bytes_, out);
-        if (!is_finite(out, part.dtype, scale))
+        if (!is_finite(out, part.type))
           fail("{}: tensor {}: a scale of row {} is not finite", rows.tensor_.file->path(),
                in_quotes(rows.name_), (first + i) / rows.blocks_per_row_);
-        out += static_cast<std::size_t>(part.elements) * size_of(part.dtype);
+        out += static_cast<std::size_t>(part.elements) * size_of(dtype);
       }
     };
-    return as_tensor(part.dtype, part.elements, decode);
+    return as_tensor(dtype, part.elements, decode);
   }
 
  private:
-  // Float scales stand alone in their block.
-  static bool is_finite(const void* value, DType dtype, ScaleType scale) {
-    if (dtype == DType::kF16) return std::isfinite(to_float(*static_cast<const Float16*>(value)));
-    if (dtype == DType::kF32) return std::isfinite(*static_cast<const float*>(value));
-    return scale != ScaleType::kE8m0 || *static_cast<const Byte*>(value) != 0xFFU;
+  static bool is_finite(const void* value, ScaleType type) {
+    if (type == ScaleType::kF16) return std::isfinite(to_float(*static_cast<const Float16*>(value)));
+    if (type == ScaleType::kF32) return std::isfinite(*static_cast<const float*>(value));
+    return type != ScaleType::kE8m0 || *static_cast<const Byte*>(value) != 0xFFU;
   }
 
   std::string name_;
@@ -307,10 +306,7 @@ WeightGroup open_gguf_tensor(const std::string& name, const GgufTensor& tensor) 
   const BlockFormat& block = format_of(tensor.type);
   WeightGroup group;
   group.format = block.format;
-  for (const BlockPart& part : block.parts) {
-    const ScaleType scale = part.part == WeightPart::kScale ? block.format.scale : ScaleType::kNone;
-    group.tensors.push_back({part.part, rows.decoded(part, scale)});
-  }
+  for (const BlockPart& part : block.parts) group.tensors.push_back({part.part, rows.decoded(part)});
   group.rows = group.tensors.front().tensor->rows();
   group.cols = group.tensors.front().tensor->cols();
   return group;

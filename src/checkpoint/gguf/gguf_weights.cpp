@@ -123,11 +123,6 @@ WeightTensorPtr mapped(const WeightTensorPtr& tensor, const Map& map) {
                             });
 }
 
-std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
-  std::erase(shape, 1);
-  return shape;
-}
-
 // Where the file has the rows of heads, of which those of the first and the second half stand by turns.
 std::vector<std::int64_t> rows_in_order(std::int64_t num_rows, std::int64_t num_heads) {
   const std::int64_t size = num_rows / num_heads, half = size / 2;

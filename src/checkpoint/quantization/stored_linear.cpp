@@ -18,14 +18,9 @@ std::int64_t blocks_in(std::int64_t n, std::int64_t block) {
   return block == LinearFormat::kWhole ? 1 : ceil_div(n, block);
 }
 
-std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
-  std::erase(shape, 1);
-  return shape;
-}
-
 // Error where one of the values that were read from row `row` of a tensor on is not finite.
-template <typename T>
-void check_finite(const std::string& name, std::int64_t row, const Tensor& read, bool (*is_finite)(T)) {
+template <typename T, typename IsFinite>
+void check_finite(const std::string& name, std::int64_t row, const Tensor& read, const IsFinite& is_finite) {
   const std::span values(read.data_as<const T>(), static_cast<std::size_t>(read.numel()));
   const auto found = std::ranges::find_if_not(values, is_finite);
   if (found != values.end())
@@ -38,10 +33,9 @@ void check_scales(const std::string& name, ScaleType type, std::int64_t row, con
     dispatch_float(read.dtype(), [&]<typename T>() {
       check_finite<T>(name, row, read, [](T value) { return std::isfinite(to_float(value)); });
     });
-  } else if (type == ScaleType::kE4m3) {
-    check_finite<std::uint8_t>(name, row, read, [](std::uint8_t code) { return (code & 0x7FU) != 0x7FU; });
   } else {
-    check_finite<std::uint8_t>(name, row, read, [](std::uint8_t code) { return code != 0xFFU; });
+    const unsigned nan = type == ScaleType::kE4m3 ? 0x7FU : 0xFFU;  // of E4M3 with either sign
+    check_finite<std::uint8_t>(name, row, read, [=](std::uint8_t code) { return (code & nan) != nan; });
   }
 }
 
