@@ -106,8 +106,8 @@ std::size_t PackedCodes::packed_bytes(const QuantizedRows& matrix) {
 }
 
 PackedCodes::PackedCodes(Buffer buffer, const QuantizedRows& matrix, ThreadPool& pool)
-    : PanelWeights(std::move(buffer), matrix.rows, matrix.cols), layout_(layout_of(matrix)) {
-  dtype_ = std::all_of(layout_.table, layout_.table + 16, is_bf16) ? DType::kBF16 : DType::kF32;
+    : PanelWeights(std::move(buffer), DType::kBF16, matrix.rows, matrix.cols), layout_(layout_of(matrix)) {
+  if (!std::all_of(layout_.table, layout_.table + 16, is_bf16)) dtype_ = DType::kF32;
   pool.run_ranges(num_panels(), [&](std::int64_t begin, std::int64_t end) {
     PanelRows rows;
     for (std::int64_t panel = begin; panel < end; ++panel) pack_panel(matrix, panel, rows);

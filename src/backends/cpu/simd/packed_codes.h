@@ -16,8 +16,6 @@ class PackedCodes : public PanelWeights {
 
   const simd::CodedLayout& layout() const { return layout_; }
   std::int64_t padded() const { return simd::round_up(in_features(), simd::kCodedStep); }
-  // That the codes' values are all bfloat16.
-  DType dtype() const { return dtype_; }
 
   void read_row(std::int64_t row, float* out) const override;
 
@@ -27,7 +25,6 @@ class PackedCodes : public PanelWeights {
   std::byte* panel_at(std::int64_t panel) const;
 
   simd::CodedLayout layout_;
-  DType dtype_;
 };
 
 }  // namespace quire

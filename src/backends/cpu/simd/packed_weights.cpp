@@ -36,7 +36,7 @@ void interleave(const T* from, std::int64_t num_rows, std::int64_t in_features, 
 }  // namespace
 
 PackedWeights::PackedWeights(Buffer buffer, DType dtype, const WeightTensor& rows, ThreadPool& pool)
-    : PanelWeights(std::move(buffer), rows.rows(), rows.cols()), dtype_(dtype) {
+    : PanelWeights(std::move(buffer), dtype, rows.rows(), rows.cols()) {
   pool.run_ranges(num_panels(), [&](std::int64_t begin, std::int64_t end) { pack_panels(rows, begin, end); });
 }
 

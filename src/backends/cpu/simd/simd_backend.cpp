@@ -77,18 +77,16 @@ simd::LinearJob linear_job(const LinearWeights& weights, std::int64_t tokens) {
   job.out_features = weights.out_features();
   job.in_features = weights.in_features();
   job.tokens = tokens;
-  if (const auto* packed = dynamic_cast<const PackedWeights*>(&weights)) {
-    job.weights = packed->data();
-    job.dtype = packed->dtype();
+  const auto& panels = dynamic_cast<const PanelWeights&>(weights);
+  job.weights = panels.data();
+  job.dtype = panels.dtype();
+  if (const auto* coded = dynamic_cast<const PackedCodes*>(&panels)) {
+    job.coded = &coded->layout();
+    job.padded = coded->padded();
+    job.block = coded->layout().span;
+  } else {
     job.padded = simd::round_up(job.in_features, 2);
     job.block = simd::block_depth(tokens);
-  } else {
-    const auto& coded = dynamic_cast<const PackedCodes&>(weights);
-    job.weights = coded.data();
-    job.dtype = coded.dtype();
-    job.coded = &coded.layout();
-    job.padded = coded.padded();
-    job.block = coded.layout().span;
   }
   return job;
 }
