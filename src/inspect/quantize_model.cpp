@@ -45,18 +45,10 @@ std::map<std::string, std::int64_t> chosen_tensors(const QuantizeOptions& option
 // A tensor as it is.
 TensorToWrite copied(Checkpoint& file, const std::string& name) {
   const SafetensorsEntry& entry = *file.find_entry(name);
-  const std::size_t element = entry.dtype ? size_of(*entry.dtype) : 1;
-  const auto count = static_cast<std::int64_t>(entry.bytes / element);
-  const WeightTensorPtr tensor =
-      file.take_stored(name, std::array<std::string_view, 1>{entry.dtype_name}, entry.shape, {count, 1});
-  return {name,
-          entry.dtype_name,
-          entry.shape,
-          count,
-          element,
-          [tensor](std::int64_t row, std::int64_t n, std::byte* out) {
-            tensor->read_rows(row, Tensor(out, tensor->dtype(), {n, 1}));
-          }};
+  const auto count = static_cast<std::int64_t>(entry.bytes / (entry.dtype ? size_of(*entry.dtype) : 1));
+  return written_as_is(
+      name, entry.dtype_name, entry.shape,
+      file.take_stored(name, std::array<std::string_view, 1>{entry.dtype_name}, entry.shape, {count, 1}));
 }
 
 // The matrices of a chosen tensor: itself, or of experts that are stacked, [experts, rows, columns], each as

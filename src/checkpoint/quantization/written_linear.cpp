@@ -33,15 +33,6 @@ TensorToWrite written_codes(std::string name, const char* dtype, Shape shape, co
   return {std::move(name), dtype, std::move(shape), group.rows, row_bytes, make};
 }
 
-TensorToWrite written_scales(std::string name, const char* dtype, Shape shape, const WeightGroup& group) {
-  const WeightTensorPtr scales = group.find(WeightPart::kScale);
-  const std::size_t row_bytes = static_cast<std::size_t>(scales->cols()) * size_of(scales->dtype());
-  const auto make = [scales](std::int64_t row, std::int64_t count, std::byte* out) {
-    scales->read_rows(row, Tensor(out, scales->dtype(), {count, scales->cols()}));
-  };
-  return {std::move(name), dtype, std::move(shape), scales->rows(), row_bytes, make};
-}
-
 template <typename Values>
 TensorToWrite written_vector(std::string name, const char* dtype, const Values& values) {
   const std::size_t bytes = values.size() * sizeof(values[0]);
@@ -57,6 +48,15 @@ std::string_view torch_name(std::string_view dtype) {
 
 }  // namespace
 
+TensorToWrite written_as_is(std::string name, std::string dtype, std::vector<std::int64_t> shape,
+                            const WeightTensorPtr& tensor) {
+  const std::size_t row_bytes = static_cast<std::size_t>(tensor->cols()) * size_of(tensor->dtype());
+  const auto make = [tensor](std::int64_t row, std::int64_t count, std::byte* out) {
+    tensor->read_rows(row, Tensor(out, tensor->dtype(), {count, tensor->cols()}));
+  };
+  return {std::move(name), std::move(dtype), std::move(shape), tensor->rows(), row_bytes, make};
+}
+
 std::vector<TensorToWrite> written_linear(const WeightGroup& group, Quantization quantization,
                                           std::string_view dtype) {
   const std::string& name = group.name();
@@ -66,6 +66,7 @@ std::vector<TensorToWrite> written_linear(const WeightGroup& group, Quantization
         "tensor {}: its {} columns do not fill groups of {}, as {} in a checkpoint must; fp8 and int8 have "
         "none",
         in_quotes(name), cols, block, to_string(quantization));
+  const WeightTensorPtr scales = group.find(WeightPart::kScale);
   const auto codes = [&](std::string as, const char* type, Shape shape) {
     return written_codes(std::move(as), type, std::move(shape), group, quantization);
   };
@@ -74,16 +75,16 @@ std::vector<TensorToWrite> written_linear(const WeightGroup& group, Quantization
         format_text(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})", block,
                     torch_name(dtype), rows, cols);
     return {codes(name, "U8", {rows * cols / 2, 1}),
-            written_scales(name + ".absmax", "F32", {rows * cols / block}, group),
+            written_as_is(name + ".absmax", "F32", {rows * cols / block}, scales),
             written_vector(name + ".quant_map", "F32", group.format.table),
             written_vector(name + ".quant_state.bitsandbytes__nf4", "U8", state)};
   }
   if (quantization == Quantization::kInt4)  // eight codes a word
     return {codes(name + "_packed", "I32", {rows, cols / 8}),
-            written_scales(name + "_scale", "F16", {rows, cols / block}, group),
+            written_as_is(name + "_scale", "F16", {rows, cols / block}, scales),
             written_vector(name + "_shape", "I64", Shape{rows, cols})};
   return {codes(name, quantization == Quantization::kFp8 ? "F8_E4M3" : "I8", {rows, cols}),
-          written_scales(name + "_scale", "F32", {rows, 1}, group)};
+          written_as_is(name + "_scale", "F32", {rows, 1}, scales)};
 }
 
 OrderedJson written_config(Quantization quantization, const std::vector<std::string>& plain_modules,

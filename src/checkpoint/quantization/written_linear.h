@@ -14,6 +14,10 @@ namespace quire {
 std::vector<TensorToWrite> written_linear(const WeightGroup& group, Quantization quantization,
                                           std::string_view dtype);
 
+// A tensor's rows of bytes under this name, type and shape, of as many elements.
+TensorToWrite written_as_is(std::string name, std::string dtype, std::vector<std::int64_t> shape,
+                            const WeightTensorPtr& tensor);
+
 // The quantization_config of a model of which all modules but these are quantised.
 OrderedJson written_config(Quantization quantization, const std::vector<std::string>& plain_modules,
                            std::string_view dtype);
