@@ -18,9 +18,8 @@ constexpr int kMaxThreads = 1024;
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
   const CpuIsa isa = resolve_isa(options.cpu_isa);
-  if (options.cpu_threads < 0 || options.cpu_threads > kMaxThreads) {
+  if (options.cpu_threads < 0 || options.cpu_threads > kMaxThreads)
     fail("cpu-threads is {}; it must be from 0 to {}", options.cpu_threads, kMaxThreads);
-  }
   return make_cpu_backend(isa, options.cpu_threads == 0 ? usable_cores() : options.cpu_threads);
 }
 
@@ -88,9 +87,8 @@ int device_index(std::string_view device) {
   int index = -1;
   const char* end = device.data() + device.size();
   const auto parsed = std::from_chars(device.data() + kPrefix.size(), end, index);
-  if (!device.starts_with(kPrefix) || parsed.ec != std::errc() || parsed.ptr != end || index < 0) {
+  if (!device.starts_with(kPrefix) || parsed.ec != std::errc() || parsed.ptr != end || index < 0)
     fail("device \"{}\" is not known; use auto, cpu, cuda or cuda:N", device);
-  }
   return index;
 }
 

@@ -14,9 +14,8 @@ std::filesystem::path library_folder() {
 
 std::filesystem::path find_module(const char* file) {
   const auto folder = library_folder();
-  for (const auto& candidate : {folder / "quire" / file, folder.parent_path() / "lib" / "quire" / file}) {
+  for (const auto& candidate : {folder / "quire" / file, folder.parent_path() / "lib" / "quire" / file})
     if (std::filesystem::exists(candidate)) return candidate;
-  }
   return {};
 }
 

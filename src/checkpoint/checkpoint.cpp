@@ -90,9 +90,8 @@ void Checkpoint::open_shards(const std::filesystem::path& index) {
   for (const auto& [tensor, shard] : shards) {
     const std::string path = (index.parent_path() / shard).string();
     const auto found = files_.find(tensor);
-    if (found == files_.end() || found->second->path() != path) {
+    if (found == files_.end() || found->second->path() != path)
       fail("{}: no tensor {}, which {} says is in it", path, in_quotes(tensor), index.string());
-    }
   }
 }
 
@@ -100,9 +99,8 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   const auto file = std::make_shared<const SafetensorsFile>(path);
   for (const auto& item : file->tensors()) {
     const auto [position, added] = files_.emplace(item.first, file);
-    if (!added) {
+    if (!added)
       fail("{}: tensor {} is also in {}", path.string(), in_quotes(item.first), position->second->path());
-    }
   }
 }
 
@@ -160,9 +158,8 @@ WeightTensorPtr Checkpoint::take_stored(std::string_view name, std::span<const s
 
 std::vector<std::string> Checkpoint::unclaimed() const {
   std::vector<std::string> names;
-  for (const auto& item : files_) {
+  for (const auto& item : files_)
     if (!claimed_.contains(item.first)) names.push_back(item.first);
-  }
   return names;
 }
 

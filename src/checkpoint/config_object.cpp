@@ -63,9 +63,8 @@ void ConfigObject::fail_at(std::string_view key, std::string_view problem) const
 void ConfigObject::fail_absent(const ConfigKey& key) const {
   const auto& spellings = key.spellings();
   std::string also;
-  if (spellings.size() > 1) {
+  if (spellings.size() > 1)
     also = format_text(" (also known as {})", join_text(std::span(spellings).subspan(1), ", "));
-  }
   fail_at(spellings.front(), "is missing" + also);
 }
 
@@ -77,16 +76,14 @@ int ConfigObject::to_int(std::string_view key, const Json& value, IntRange range
   // Above 2^63 the parser keeps an unsigned number, which would wrap when read as a signed one.
   const bool fits = value.is_number_integer() &&
                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT32_MAX});
-  if (!fits || value.get<std::int64_t>() < range.min || value.get<std::int64_t>() > range.max) {
+  if (!fits || value.get<std::int64_t>() < range.min || value.get<std::int64_t>() > range.max)
     fail_type(key, format_text("a whole number from {} to {}", range.min, range.max), value);
-  }
   return value.get<int>();
 }
 
 double ConfigObject::to_double(std::string_view key, const Json& value, DoubleRange range) const {
-  if (!value.is_number() || !(value.get<double>() >= range.min && value.get<double>() <= range.max)) {
+  if (!value.is_number() || !(value.get<double>() >= range.min && value.get<double>() <= range.max))
     fail_type(key, describe_range(range), value);
-  }
   return value.get<double>();
 }
 

@@ -26,9 +26,8 @@ std::optional<double> find_nonzero(const ConfigObject& rope, const char* key) {
 void read_llama3(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
   rotary.low_freq_factor = rope.require_double("low_freq_factor", kPositive);
   rotary.high_freq_factor = rope.require_double("high_freq_factor", kPositive);
-  if (rotary.high_freq_factor <= rotary.low_freq_factor) {
+  if (rotary.high_freq_factor <= rotary.low_freq_factor)
     rope.fail_at("high_freq_factor", "must be greater than low_freq_factor");
-  }
 }
 
 void read_longrope(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
@@ -36,9 +35,8 @@ void read_longrope(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) 
   rotary.short_factor = rope.get_doubles("short_factor", kPositive);
   rotary.long_factor = rope.get_doubles("long_factor", kPositive);
   if (rotary.short_factor.empty()) rope.fail_at("short_factor", "must be a list of numbers");
-  if (rotary.long_factor.size() != rotary.short_factor.size()) {
+  if (rotary.long_factor.size() != rotary.short_factor.size())
     rope.fail_at("long_factor", "must be a list of numbers as long as short_factor");
-  }
 }
 
 void read_yarn(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {

@@ -48,9 +48,8 @@ std::vector<std::int64_t> parse_shape(const std::string& where, const Json& valu
   std::vector<std::int64_t> shape;
   shape.reserve(value.size());
   for (const Json& dim : value) {
-    if (!dim.is_number_unsigned() || dim.get<std::uint64_t>() >= std::uint64_t{kMaxDim}) {
+    if (!dim.is_number_unsigned() || dim.get<std::uint64_t>() >= std::uint64_t{kMaxDim})
       fail("{}: shape must hold whole numbers from 0 to 2^48, not {}", where, describe(dim));
-    }
     shape.push_back(dim.get<std::int64_t>());
   }
   return shape;
@@ -109,9 +108,8 @@ SafetensorsEntry parse_entry(const std::string& where, const Json& info, std::ui
 
 void check_metadata(const std::string& path, const Json& metadata) {
   if (!metadata.is_object()) fail("{}: __metadata__ must be an object", path);
-  for (const auto& [key, value] : metadata.items()) {
+  for (const auto& [key, value] : metadata.items())
     if (!value.is_string()) fail("{}: __metadata__ key {} must hold a string", path, in_quotes(key));
-  }
 }
 
 // The tensors in the order of their bytes must follow one another without a hole, from 0 to data_bytes. An
@@ -167,9 +165,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
 }
 
 std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
-  if (file_bytes < kLengthBytes) {
-    fail("{}: {} bytes, too short for a safetensors file", path(), file_bytes);
-  }
+  if (file_bytes < kLengthBytes) fail("{}: {} bytes, too short for a safetensors file", path(), file_bytes);
   std::uint64_t header_bytes = 0;  // little-endian, as this machine is
   file_.read(0, std::as_writable_bytes(std::span(&header_bytes, 1)), "header");
   // A header's length may begin with the same bytes.
@@ -181,9 +177,8 @@ std::string SafetensorsFile::read_header(std::uint64_t file_bytes) const {
     fail("{}: a header of {} bytes, more than the limit of {}; not a safetensors file?", path(), header_bytes,
          kMaxHeaderBytes);
   }
-  if (header_bytes > file_bytes - kLengthBytes) {
+  if (header_bytes > file_bytes - kLengthBytes)
     fail("{}: cut short: a header of {} bytes in a file of {}", path(), header_bytes, file_bytes);
-  }
   std::string header(header_bytes, '\0');
   file_.read(kLengthBytes, std::as_writable_bytes(std::span(header)), "header");
   if (!header.starts_with('{')) fail("{}: the header must be a JSON object", path());

@@ -16,9 +16,8 @@ bool is_plain_file_name(std::string_view name) {
 WeightMap parse_weight_index(std::string_view text, std::string_view where) {
   const Json index = parse_json(text, where);
   const auto found = index.find("weight_map");
-  if (!index.is_object() || found == index.end() || !found->is_object()) {
+  if (!index.is_object() || found == index.end() || !found->is_object())
     fail("{}: needs a \"weight_map\" of tensor names to shards", where);
-  }
   WeightMap shards;
   for (const auto& [tensor, shard] : found->items()) {
     if (!shard.is_string() || !is_plain_file_name(shard.get_ref<const std::string&>())) {

@@ -60,9 +60,8 @@ int run(int argc, char** argv) {
     add(app, chosen);
   const auto commands = app.get_subcommands([](CLI::App*) { return true; });
   const auto is_named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(commands, is_named)) {
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(commands, is_named))
     quire::fail("{} is no command (--help lists what there is)", quire::in_quotes(argv[1]));
-  }
   try {
     app.parse(read_arguments(argc, argv));
   } catch (const CLI::Success& e) {  // --help, --version

@@ -285,9 +285,8 @@ class ToolGrammar {
                         const std::string& behind) {
     count(kValueBytes, pointer);
     const bool gemma = !dialect_.quote.empty();
-    if (!gemma && behind.empty()) {
+    if (!gemma && behind.empty())
       return given == OrderedJson{{"type", "boolean"}} ? regex("True|False") : json_value(given, pointer);
-    }
     const OrderedJson& schema = referred(given, pointer);
     const OrderedJson* type = member(&schema, "type");
     if (schema == false) return nullptr;

@@ -214,9 +214,8 @@ std::string join_url(const std::string& base, const std::string& location) {
 bool same_origin(const std::string& a, const std::string& b) {
   const Url first = parse_url(a);
   const Url second = parse_url(b);
-  for (const CURLUPart which : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT}) {
+  for (const CURLUPart which : {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT})
     if (part(first, which) != part(second, which)) return false;
-  }
   return true;
 }
 

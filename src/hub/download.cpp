@@ -35,9 +35,8 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 
 void check_names(const std::string& id, const HubRevision& revision) {
   if (!is_commit(revision.commit)) fail("{}: the hub names a commit {}", id, in_quotes(revision.commit));
-  for (const std::string& file : revision.files) {
+  for (const std::string& file : revision.files)
     if (!is_safe_path(file)) fail("{}: the hub lists a file {}, which is no safe name", id, in_quotes(file));
-  }
 }
 
 [[noreturn]] void fail_incomplete(const std::string& id, const std::vector<std::string>& files) {
@@ -174,9 +173,8 @@ class Download {
   // Returns those that the snapshot had not: their blobs are there now.
   std::vector<Item> fetch(const std::string& commit, const std::vector<std::string>& names) {
     std::vector<Item> items;
-    for (const std::string& name : names) {
+    for (const std::string& name : names)
       if (!cache_.has(commit, name)) items.push_back({name, {}});
-    }
     in_parallel(items.size(), [&](HubClient& client, std::size_t i) {
       items[i].file = client.look_up(commit, items[i].name);
     });
@@ -241,9 +239,8 @@ class Download {
     std::vector<std::future<void>> workers;
     for (std::size_t i = 0; i < std::min(count, kWorkers); ++i)
       workers.push_back(std::async(std::launch::async, work));
-    for (const std::future<void>& worker : workers) {
+    for (const std::future<void>& worker : workers)
       while (worker.wait_for(kTick) != std::future_status::ready) tick();
-    }
     tick();
     if (first) std::rethrow_exception(first);
     if (stop_) throw Stopped();

@@ -137,9 +137,8 @@ std::optional<std::string> HubCache::missing_file(const std::string& commit, Mod
 std::vector<std::string> HubCache::find_gguf(const std::string& commit, const std::string& wanted) const {
   std::vector<std::string> names;
   std::error_code ec;
-  for (const auto& item : fs::recursive_directory_iterator(snapshot(commit), ec)) {
+  for (const auto& item : fs::recursive_directory_iterator(snapshot(commit), ec))
     if (item.is_regular_file(ec)) names.push_back(item.path().lexically_relative(snapshot(commit)).string());
-  }
   std::vector<std::string> found = choose_gguf(names, wanted);
   if (!found.empty() && found.size() != num_gguf_parts(found.front())) found.clear();
   return found;

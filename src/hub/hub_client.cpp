@@ -77,9 +77,8 @@ HttpOutcome HubClient::request(HttpCall call, bool home_only) {
     if (!answer) throw Stopped();
     HttpOutcome& outcome = *answer;
     if (at_home) {
-      for (const char* name : {"x-linked-etag", "x-linked-size", "x-repo-commit"}) {
+      for (const char* name : {"x-linked-etag", "x-linked-size", "x-repo-commit"})
         if (const std::string value = header(outcome, name); !value.empty()) linked[name] = value;
-      }
     }
     const std::string location = header(outcome, "location");
     // A link into the storage has a time limit; the hub makes another one.

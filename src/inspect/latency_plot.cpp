@@ -118,9 +118,8 @@ std::vector<double> axis_ticks(double largest, int count) {
   const double exact = largest > 0 ? largest / count : 1;
   const double power = std::pow(10, std::floor(std::log10(exact)));
   double step = 10 * power;
-  for (const double factor : {5.0, 2.0, 1.0}) {
+  for (const double factor : {5.0, 2.0, 1.0})
     if (factor * power >= exact) step = factor * power;
-  }
   std::vector<double> ticks = {0};
   while (ticks.back() < largest || ticks.size() < 2)
     ticks.push_back(step * static_cast<double>(ticks.size()));

@@ -66,9 +66,8 @@ std::unique_ptr<std::uint64_t[], decltype(&std::free)> allocate_words(std::size_
 std::uint64_t sum_of(const std::uint64_t* words, std::size_t count) {
   constexpr std::size_t kLine = 16;  // words taken at once: enough sums that none waits for another
   std::uint64_t sums[kLine] = {};
-  for (std::size_t i = 0; i + kLine <= count; i += kLine) {
+  for (std::size_t i = 0; i + kLine <= count; i += kLine)
     for (std::size_t j = 0; j < kLine; ++j) sums[j] += words[i + j];
-  }
   std::uint64_t total = 0;
   for (const std::uint64_t sum : sums) total += sum;
   return total;
@@ -95,9 +94,8 @@ constexpr int kFewAccumulators = 12;  // AVX2 has 16 registers, and two hold con
 
 float run_portable(std::int64_t steps) {
   float sums[kFewAccumulators] = {};
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (std::int64_t step = 0; step < steps; ++step)
     for (float& sum : sums) sum = std::fma(sum, 0.5F, 1.0F);
-  }
   return sums[0] + sums[kFewAccumulators - 1];
 }
 

@@ -192,9 +192,8 @@ Activation read_activation(const ModelConfig& config, const char* fallback) {
                                                                 {"relu2", Activation::kRelu2}};
   const char* key = config.contains("hidden_activation") ? "hidden_activation" : "hidden_act";
   const std::string name = config.get_string(key, fallback);
-  for (const auto& [known, activation] : kNames) {
+  for (const auto& [known, activation] : kNames)
     if (name == known) return activation;
-  }
   config.fail_at(key, format_text("is {}; only \"silu\", \"gelu_pytorch_tanh\" and \"relu2\" are supported",
                                   in_quotes(name)));
 }
@@ -275,9 +274,8 @@ std::vector<bool> read_local_layers(const ModelConfig& config, int num_layers,
 std::vector<int> read_dense_layers(const ModelConfig& config, int num_layers) {
   std::vector<int> dense = config.get_ints("mlp_only_layers", {.min = 0});
   const int step = config.get_int("decoder_sparse_step", 1);
-  for (int i = 0; i < num_layers; ++i) {
+  for (int i = 0; i < num_layers; ++i)
     if ((i + 1) % step != 0) dense.push_back(i);
-  }
   return dense;
 }
 

@@ -9,9 +9,8 @@ namespace quire {
 namespace {
 
 DecoderConfig read_config(const ModelConfig& config) {
-  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
     if (config.get_bool(key, false)) config.fail_at(key, "is true, which is not supported");
-  }
   const auto act = config.get_string("activation_function", "gelu_new");
   if (act != "gelu_new" && act != "gelu_pytorch_tanh")
     config.fail_at("activation_function",

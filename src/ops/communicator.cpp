@@ -25,9 +25,8 @@ std::int64_t shard_size(std::int64_t n, const Communicator& comm, std::string_vi
 
 int local_kv_heads(int num_kv_heads, const Communicator& comm) {
   if (num_kv_heads >= comm.size()) return static_cast<int>(shard_size(num_kv_heads, comm, "KV heads"));
-  if (comm.size() % num_kv_heads != 0) {
+  if (comm.size() % num_kv_heads != 0)
     fail("{} KV heads cannot be replicated over {} ranks", num_kv_heads, comm.size());
-  }
   return 1;
 }
 

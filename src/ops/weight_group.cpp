@@ -178,9 +178,8 @@ QuantizedRows quantized_rows(std::span<const WeightGroup> parts) {
   for (const WeightGroup& part : parts) rows.push_back(with_block_rows(part, 1));
   const auto stacked = [&](WeightPart part) -> WeightTensorPtr {
     std::vector<WeightTensorPtr> tensors;
-    for (const WeightGroup& group : rows) {
+    for (const WeightGroup& group : rows)
       if (WeightTensorPtr tensor = group.find(part)) tensors.push_back(std::move(tensor));
-    }
     return tensors.empty() ? nullptr : stack_rows(std::move(tensors));
   };
   QuantizedRows matrix = {.format = rows.front().format,

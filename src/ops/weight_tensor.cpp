@@ -112,9 +112,8 @@ WeightTensorPtr transpose(WeightTensorPtr tensor) {
     const auto exchange = [&]<typename Bits>() {
       const auto* in = reinterpret_cast<const Bits*>(whole->values.data()) + row;
       auto* out = converts ? reinterpret_cast<Bits*>(stored.data()) : dst.data_as<Bits>();
-      for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t j = 0; j < dst.dim(0); ++j) out[j * rows + i] = in[i * cols + j];
-      }
     };
     size_of(dtype) == 4 ? exchange.template operator()<std::uint32_t>()
                         : exchange.template operator()<std::uint16_t>();

@@ -153,9 +153,8 @@ void ControlChannel::on_loss(std::function<void(const Loss&)> callback) {
 bool ControlChannel::end() {
   std::unique_lock lock(mutex_);
   if (loss_) return false;
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers_)
     if (peer != nullptr) say_end(*peer);
-  }
   const auto all_closed = [&] {
     return std::ranges::all_of(peers_, [](const auto& p) { return p == nullptr || p->closed; });
   };
@@ -287,9 +286,8 @@ void ControlChannel::lose(std::unique_lock<std::mutex> lock, const Loss& loss) {
   lost_ = true;
   const FrameHeader notice{
       .type = FrameType::kLost, .kind = static_cast<std::uint16_t>(loss.rank), .step = loss.last_step};
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers_)
     if (peer != nullptr && rank_ == 0) write(*peer, notice, std::as_bytes(std::span(loss.why)));
-  }
   const auto callback = std::exchange(on_loss_, nullptr);
   lock.unlock();
   changed_.notify_all();

@@ -60,9 +60,8 @@ bool read_secret(std::istream& in, ControlSecret& secret) {
 }
 
 std::chrono::milliseconds checked_watchdog(double seconds) {
-  if (!(seconds >= kMinWatchdog && seconds <= kMaxWatchdog)) {
+  if (!(seconds >= kMinWatchdog && seconds <= kMaxWatchdog))
     fail("watchdog is {:g} s; it must be from {:g} to {:g}", seconds, kMinWatchdog, kMaxWatchdog);
-  }
   return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
@@ -157,9 +156,8 @@ class Reception {
   // "ranks 1, 3 of 4 have"
   std::string absent_ranks() const {
     std::vector<std::size_t> absent;
-    for (std::size_t rank = 1; rank < joined_.size(); ++rank) {
+    for (std::size_t rank = 1; rank < joined_.size(); ++rank)
       if (!joined_[rank]) absent.push_back(rank);
-    }
     const bool one = absent.size() == 1;
     return format_text("rank{} {} of {} {}", one ? "" : "s", join_text(absent, ", "), joined_.size(),
                        one ? "has" : "have");
@@ -288,9 +286,8 @@ asio::awaitable<std::unique_ptr<ControlChannel>> join(const ControlInvitation& i
                                                       Clock::time_point deadline) {
   tcp::socket socket = co_await reach_leader(invitation, rank, deadline);
   Frame<Start> start(FrameType::kBeat);
-  if (const ErrorCode error = co_await read(socket, start, deadline)) {
+  if (const ErrorCode error = co_await read(socket, start, deadline))
     fail("rank {} has reached rank 0, which waits for the other ranks: {}", rank, problem_text(error));
-  }
   QUIRE_CHECK(start.is(FrameType::kStart) && static_cast<std::uint32_t>(rank) < start.body.size);
   std::vector<Descriptor> connections(start.body.size);
   connections[0] = Descriptor(socket.release());

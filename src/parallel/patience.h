@@ -17,9 +17,8 @@ template <typename Condition>
 bool wait_patiently(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, double patience,
                     const Condition& holds) {
   constexpr std::chrono::duration<double> kTurn{0.1};
-  for (int turns = 0; !changed.wait_for(lock, kTurn, holds); ++turns) {
+  for (int turns = 0; !changed.wait_for(lock, kTurn, holds); ++turns)
     if (turns * kTurn.count() >= patience) return false;
-  }
   return true;
 }
 

@@ -25,9 +25,8 @@ void add_block(T* out, std::span<const std::byte* const> parts, std::int64_t beg
   float* sums = block.data();
   const auto* first = reinterpret_cast<const T*>(parts[0]) + begin;
   for (std::int64_t i = 0; i < count; ++i) sums[i] = to_float(first[i]);
-  for (const std::byte* part : parts.subspan(1)) {
+  for (const std::byte* part : parts.subspan(1))
     add_part(sums, reinterpret_cast<const T*>(part) + begin, count);
-  }
   out += begin;
   for (std::int64_t i = 0; i < count; ++i) out[i] = from_float<T>(sums[i]);
 }
@@ -42,9 +41,8 @@ void add_in_order(const Tensor& out, std::span<const std::byte* const> parts, st
               out.describe());
   const std::int64_t end = begin + count;
   dispatch_float(out.dtype(), [&]<typename T>() {
-    for (std::int64_t at = begin; at < end; at += kBlock) {
+    for (std::int64_t at = begin; at < end; at += kBlock)
       add_block(out.data_as<T>(), parts, at, std::min(kBlock, end - at));
-    }
   });
 }
 

@@ -27,9 +27,8 @@ constexpr std::int64_t kSentAtOnce = 4096;
 
 bool same_shape(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.num_dims() != b.num_dims()) return false;
-  for (int i = 0; i < a.num_dims(); ++i) {
+  for (int i = 0; i < a.num_dims(); ++i)
     if (a.dim(i) != b.dim(i)) return false;
-  }
   return true;
 }
 

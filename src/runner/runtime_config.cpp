@@ -62,9 +62,8 @@ int in_range(const char* flag, int value, int low, int high) {
 // What the share of the device's memory leaves for keys and values once all else is there.
 std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config, const ModelConfig& model,
                                Backend& backend, Communicator& comm, WeightSource* formats) {
-  if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1)) {
+  if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1))
     fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
-  }
   runtime.num_blocks = runtime.cache.layout.num_lanes();
   runtime.num_state_slots = runtime.cache.fixed.empty() ? 0 : 1;
   const MemoryPlan plan = plan_memory(backend, comm, runtime, model, formats);
@@ -165,9 +164,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
                              Communicator& comm, WeightSource* formats) {
   RuntimeConfig runtime;
   runtime.spec = find_model_family(model.architecture()).describe(model);
-  if (runtime.spec.max_model_len < 2) {
+  if (runtime.spec.max_model_len < 2)
     fail("config.json: a context of {} tokens; it must have at least 2", runtime.spec.max_model_len);
-  }
   runtime.dtype = resolve_dtype(config.dtype, model);
   runtime.quantization = parse_quantization(config.quantization);
   if (runtime.quantization != Quantization::kNone && formats != nullptr)

@@ -206,9 +206,8 @@ void Sampler::add_change(Samples::Row& sampled, std::int32_t row) {
   const SamplingState& state = seat.state;
   const auto first_bias = static_cast<std::int32_t>(biases_.size());
   const std::size_t first_mask = masks_.size();
-  if (sampled.mask_stop) {
+  if (sampled.mask_stop)
     for (const TokenId id : state.stop_ids) masks_.push_back({id, -1});
-  }
   // The last token of a bad word is masked where the output ends with those before it. The output's very last
   // token may not be known here: then the device compares it.
   QUIRE_CHECK(!seat.has_long_bad_words || seat.num_unknown <= 1);

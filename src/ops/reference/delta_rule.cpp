@@ -127,9 +127,8 @@ void Backend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, c
     }
   };
   dispatch_float(input.qkv.dtype(), [&]<typename T>() {
-    for (std::int64_t s = 0; s < batch.num_sequences; ++s) {
+    for (std::int64_t s = 0; s < batch.num_sequences; ++s)
       for (std::int64_t h = 0; h < heads; ++h) run.template operator()<T>(s, h);
-    }
   });
 }
 

@@ -103,9 +103,8 @@ void Backend::take_sampled_tokens(const Tensor& ids, const Tensor& places, const
   auto* filled = host.update(ids).data_as<std::int32_t>();
   const auto* from = host.read(places).data_as<const std::int32_t>();
   const auto* known = host.read(tokens).data_as<const std::int32_t>();
-  for (std::int64_t t = 0; t < ids.dim(0); ++t) {
+  for (std::int64_t t = 0; t < ids.dim(0); ++t)
     if (from[t] >= 0) filled[t] = known[from[t]];
-  }
 }
 
 void Backend::route_experts(const ExpertRouting& out, const Tensor& logits, const RouterOptions& options) {

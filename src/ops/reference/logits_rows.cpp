@@ -93,17 +93,15 @@ class Candidates {
     };
     const double wanted = top_p * mass(ids_.begin(), ids_.end());
     auto end = ids_.begin();
-    for (float limit = 4; end != ids_.end() && mass(ids_.begin(), end) < wanted; limit *= 2) {
+    for (float limit = 4; end != ids_.end() && mass(ids_.begin(), end) < wanted; limit *= 2)
       end = std::partition(ids_.begin(), ids_.end(), [&](std::int32_t id) { return depth(id) < limit; });
-    }
     std::sort(ids_.begin(), end, [&](std::int32_t a, std::int32_t b) {
       return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
     });
     double sum = 0;
     std::size_t kept = 0;
-    while (ids_.begin() + static_cast<std::ptrdiff_t>(kept) != end && sum < wanted) {
+    while (ids_.begin() + static_cast<std::ptrdiff_t>(kept) != end && sum < wanted)
       sum += std::exp(-depth(ids_[kept++]));
-    }
     ids_.resize(std::max<std::size_t>(kept, 1));
   }
 
@@ -164,9 +162,8 @@ void adjust_row(const Tensor& logits, const Tensor& last_tokens, const LogitsAdj
     if ((state & token_state::kMaxCount) < token_state::kMaxCount) ++state;
   }
   const Penalties penalties = {float_at(a.repetition, i), float_at(a.frequency, i), float_at(a.presence, i)};
-  for (std::int64_t id = begin; id < end; ++id) {
+  for (std::int64_t id = begin; id < end; ++id)
     if (states[id] != 0) row[id] = penalties.applied(row[id], states[id]);
-  }
 }
 
 void Backend::set_token_states(const Tensor& seat_states, const Tensor& entries) {

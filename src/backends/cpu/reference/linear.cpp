@@ -86,13 +86,11 @@ template <typename T>
 float dot(const float* x, const T* w, std::int64_t n) {
   std::array<float, kLanes> sums{};
   std::int64_t k = 0;
-  for (; k + static_cast<std::int64_t>(kLanes) <= n; k += kLanes) {
+  for (; k + static_cast<std::int64_t>(kLanes) <= n; k += kLanes)
     for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[k + lane] * to_float(w[k + lane]);
-  }
   for (std::size_t lane = 0; k < n; ++k, ++lane) sums[lane] += x[k] * to_float(w[k]);
-  for (std::size_t step = kLanes / 2; step > 0; step /= 2) {
+  for (std::size_t step = kLanes / 2; step > 0; step /= 2)
     for (std::size_t lane = 0; lane < step; ++lane) sums[lane] += sums[lane + step];
-  }
   return sums[0];
 }
 

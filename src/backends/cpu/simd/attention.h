@@ -95,15 +95,13 @@ void score_rows(const AttentionJob& job, const AttentionScratch& scratch, std::i
   const float* queries = scratch.queries + row * scratch.width;
   const std::int64_t whole = job.head_dim / kStep * kStep;
   for (std::int64_t j = 0; j < tile.positions->count; j += kKeys) {
-    if (next) {
+    if (next)
       for (int c = 0; c < kKeys; ++c) fetch(next.key(j + c), job.head_dim);
-    }
     const T* keys[kKeys];
     for (int c = 0; c < kKeys; ++c) keys[c] = tile.key(j + c);
     F sums[kRows][kKeys];
-    for (auto& of_row : sums) {
+    for (auto& of_row : sums)
       for (F& sum : of_row) sum = Vec::zero();
-    }
     for (std::int64_t i = 0; i < whole; i += kStep) {
       dot_step<kRows>(sums, queries + i, scratch.width, keys);
       for (int c = 0; c < kKeys; ++c) keys[c] += kStep;
@@ -130,9 +128,8 @@ template <int kRows, int kSteps, typename T>
   float* const out = scratch.sums + row * scratch.width + column;
   const float* weights = scratch.scores + row * kKeyTile;
   F sums[kRows][2 * kSteps];
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < 2 * kSteps; ++v) sums[r][v] = Vec::load(out + r * scratch.width + v * kLanes);
-  }
   for (std::int64_t j = positions.begin; j < positions.end; ++j) {
     const T* values = step_of(j);
     F w[kRows];
@@ -144,9 +141,8 @@ template <int kRows, int kSteps, typename T>
       for (int r = 0; r < kRows; ++r) sums[r][2 * s + 1] = Vec::fma(w[r], second, sums[r][2 * s + 1]);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < 2 * kSteps; ++v) Vec::store(out + r * scratch.width + v * kLanes, sums[r][v]);
-  }
 }
 
 // The columns from `column` on, kSteps steps at a time, then fewer; meanwhile the next tile's are fetched.

@@ -58,9 +58,8 @@ template <class Codes, int M, int NV, int kGroups>
                                               std::int64_t steps, F (&totals)[M][NV]) {
   F sums[kGroups][M][NV];
   for (auto& sum : sums) {
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m)
       for (int v = 0; v < NV; ++v) sum[m][v] = Vec::zero();
-    }
   }
   const float* a = o.a + group * o.group_steps * M * Codes::kActivations;
   const std::byte* b = o.codes + group * o.group_steps * o.stride;
@@ -104,9 +103,8 @@ template <class Codes, int M, int NV, int kGroups>
 template <class Codes, int M, int NV>
 void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
   F totals[M][NV];
-  for (int m = 0; m < M; ++m) {
+  for (int m = 0; m < M; ++m)
     for (int v = 0; v < NV; ++v) totals[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
-  }
   constexpr int kGroups = M <= 2 ? 2 : 1;
   std::int64_t group = 0;
   for (; (group + kGroups) * o.group_steps <= o.steps; group += kGroups)
@@ -115,9 +113,8 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
     const std::int64_t left = o.steps - group * o.group_steps;
     add_groups<Codes, M, NV, 1>(codes, o, group, smaller(left, o.group_steps), totals);
   }
-  for (int m = 0; m < M; ++m) {
+  for (int m = 0; m < M; ++m)
     for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, totals[m][v]);
-  }
 }
 
 // All tokens by `columns` rows of the panel, tile by tile.
@@ -338,9 +335,8 @@ struct WordBytes {
   template <int M, int NV>
   static void multiply(const CodedOperands& o) {
     Ints sums[M][NV];
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m)
       for (int v = 0; v < NV; ++v) sums[m][v] = (Ints)_mm512_loadu_si512(o.sums + m * kPanel + v * kLanes);
-    }
     const auto* x = reinterpret_cast<const std::int32_t*>(o.a);
     const std::byte* codes = o.codes;
     for (std::int64_t s = 0; s < o.steps; ++s, x += M, codes += o.stride) {
@@ -353,9 +349,8 @@ struct WordBytes {
           sums[m][v] = (Ints)_mm512_dpbusd_epi32((__m512i)sums[m][v], words[v], xs);
       }
     }
-    for (int m = 0; m < M; ++m) {
+    for (int m = 0; m < M; ++m)
       for (int v = 0; v < NV; ++v) _mm512_storeu_si512(o.sums + m * kPanel + v * kLanes, (__m512i)sums[m][v]);
-    }
   }
 };
 

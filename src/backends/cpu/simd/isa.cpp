@@ -58,9 +58,8 @@ CpuIsa best_isa() {
 #if defined(__x86_64__)
   if (is_available(CpuIsa::kAvx512Bf16) && __builtin_cpu_is("amd")) return CpuIsa::kAvx512Bf16;
 #endif
-  for (const CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512, CpuIsa::kAvx2}) {
+  for (const CpuIsa isa : {CpuIsa::kAmx, CpuIsa::kAvx512, CpuIsa::kAvx2})
     if (is_available(isa)) return isa;
-  }
   return CpuIsa::kReference;
 }
 
@@ -82,9 +81,8 @@ CpuIsa resolve_isa(std::string_view name) {
   if (name == "auto") return best_isa();
   const auto found = std::ranges::find_if(kAllIsas, [&](CpuIsa isa) { return to_string(isa) == name; });
   if (found == kAllIsas.end()) fail("cpu-isa \"{}\" is not known; use auto, {}", name, names_of(kAllIsas));
-  if (!is_available(*found)) {
+  if (!is_available(*found))
     fail("cpu-isa {} is not to be had on this machine, which has {}", name, names_of(available_isas()));
-  }
   return *found;
 }
 

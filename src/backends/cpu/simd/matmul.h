@@ -85,9 +85,8 @@ struct Operands {
 template <class W, int M, int NV, bool kFetch>
 void multiply_tile(const Operands& o) {
   F sums[M][NV];
-  for (int m = 0; m < M; ++m) {
+  for (int m = 0; m < M; ++m)
     for (int v = 0; v < NV; ++v) sums[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
-  }
   const float* a = o.a;
   const std::byte* b = o.b;
   const std::byte* ahead = o.ahead;
@@ -102,9 +101,8 @@ void multiply_tile(const Operands& o) {
     a += M * W::kActivations;
     b += o.b_stride;
   }
-  for (int m = 0; m < M; ++m) {
+  for (int m = 0; m < M; ++m)
     for (int v = 0; v < NV; ++v) Vec::store(o.sums + m * kPanel + v * kLanes, sums[m][v]);
-  }
 }
 
 // M tokens times all of `columns` rows, a multiple of kPanelStep.
@@ -248,9 +246,8 @@ void multiply_panels(const LinearJob& job, std::int64_t begin, std::int64_t end,
 // Some tokens, [tokens][depth], become a tile's, [depth][tokens].
 template <int M>
 void interleave(const std::int32_t* from, std::int64_t depth, std::int32_t* to) {
-  for (std::int64_t k = 0; k < depth; ++k) {
+  for (std::int64_t k = 0; k < depth; ++k)
     for (int m = 0; m < M; ++m) to[k * M + m] = from[m * kBlockDepth + k];
-  }
 }
 
 // A token's negative sums of x over groups of columns, or the scales of its codes there, [groups][tokens]

@@ -83,9 +83,8 @@ Candidate race(const Draw& draw) {
     if (!Vec::any_greater(highest, Vec::set1(best.score))) continue;
     float values[kDraws];
     for (int v = 0; v < 4; ++v) Vec::store(values + v * kLanes, scores[v]);
-    for (int lane = 0; lane < kDraws; ++lane) {
+    for (int lane = 0; lane < kDraws; ++lane)
       if (values[lane] > best.score) best = {values[lane], draw.first + i + lane};
-    }
   }
   return best;
 }

@@ -39,9 +39,8 @@ template <typename T>
 [[gnu::always_inline]] inline float sum_lanes(F x) {
   float lanes[kLanes];
   Vec::store(lanes, x);
-  for (int step = kLanes / 2; step > 0; step /= 2) {
+  for (int step = kLanes / 2; step > 0; step /= 2)
     for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
-  }
   return lanes[0];
 }
 
