@@ -70,6 +70,7 @@ inline std::vector<NamedFormat> published_formats() {
        {.code = kInt, .bits = 4, .block_cols = kWhole, .scale = S::kF16, .offset = O::kZero}},
       {"int4 g32 f32", {.code = kInt, .bits = 4, .code_offset = 8, .block_cols = 32, .scale = S::kF32}},
       {"int4 g64", {.code = kInt, .bits = 4, .code_offset = 8, .block_cols = 64, .scale = S::kF16}},
+      {"int4 g64 zeros", {.code = kInt, .bits = 4, .block_cols = 64, .scale = S::kF16, .offset = O::kZero}},
       {"q4_1",
        {.code = kInt,
         .bits = 4,

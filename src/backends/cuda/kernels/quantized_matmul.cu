@@ -43,8 +43,8 @@ constexpr int kMaxCluster = 8;  // blocks
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // x as the product's stages take it: for each block of tokens, and each tile of columns in it, kXBytes of
-// values, and where there are minima float [step][token], sums of the step's block of columns. Of each four
-// columns the first two come first, the others 8 columns on (quantized.h).
+// values, and where there are minima float [step][token], sums of the steps that the product takes with it.
+// Of each four columns the first two come first, the others 8 columns on (quantized.h).
 struct PackedInput {
   std::uint8_t* data;
   int col_tiles;
@@ -61,7 +61,7 @@ constexpr int kPackTokens = 16;  // of a block of threads
 // and beyond the last column, there are zeros.
 template <typename T>
 __global__ __launch_bounds__(kPackTokens* Layout::kSteps) void pack_input_kernel(
-    const T* x, std::int64_t x_stride, int tokens, int k, int block_log2, PackedInput out) {
+    const T* x, std::int64_t x_stride, int tokens, int k, int block_steps, PackedInput out) {
   admit_next_kernel();
   wait_for_kernels();
   const int step = static_cast<int>(threadIdx.x) % Layout::kSteps;
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(kPackTokens* Layout::kSteps) void pack_input_kernel
 #pragma unroll
   for (int i = 0; i < Layout::kStepColumns; ++i)
     sum += static_cast<float>(reinterpret_cast<const T*>(halves)[i]);
-  for (int other = 1; other < 1 << block_log2; other *= 2) sum += __shfl_xor_sync(~0U, sum, other);
+  for (int other = 1; other < block_steps; other *= 2) sum += __shfl_xor_sync(~0U, sum, other);
   reinterpret_cast<float*>(tile + kXBytes)[step * kTokens + row] = sum;
 }
 
@@ -403,6 +403,8 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
       {kMaxStages, (context.shared_bytes - kReserved) / stage_bytes, ceil_div(args.col_tiles, args.split)});
   const int bytes =
       std::max(args.stages * stage_bytes, exchange_bytes(kTokenBlocks, args.split, args.groups * kWarpgroup));
+  int block_steps = 0;
+  dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() { block_steps = kBlockSteps; });
   const auto cluster = static_cast<unsigned>(args.split);
   const dim3 grid(cluster, static_cast<unsigned>(token_blocks),
                   static_cast<unsigned>(ceil_div(args.row_tiles, args.groups * kGroupTiles)));
@@ -410,7 +412,7 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
          dim3(static_cast<unsigned>(args.col_tiles),
               static_cast<unsigned>(token_blocks * kTokens / kPackTokens)),
          kPackTokens * Layout::kSteps, 0, static_cast<const T*>(args.x), args.x_stride, args.tokens, args.k,
-         args.matrix.layout.block_log2, args.packed);
+         block_steps, args.packed);
   dispatch_codes(args.matrix.layout, [&]<CodeKind kCode, bool kMinima>() {
     dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() {
       const auto kernel = quantized_matmul_kernel<T, kCode, kMinima, kBlockSteps>;
