@@ -185,8 +185,8 @@ TEST_F(QuantizedTest, LinearIsRightOnLongRowsAndManyRows) {
       for (const std::int64_t tokens : {1, 8, 16, 24, 40})
         expect_right(name, matrix, input, tokens, DType::kF32, 2e-5, linear_of(matrix, false));
       LaunchContext small = context_;  // a device whose blocks have less memory
-      small.shared_bytes = 99 * 1024;
-      for (const std::int64_t tokens : {8, 16, 40}) {
+      for (const auto& [tokens, kilobytes] : {std::pair{8, 99}, {16, 99}, {40, 99}, {40, 64}}) {
+        small.shared_bytes = kilobytes * 1024;
         expect_right(name, matrix, input, tokens, DType::kF32, 2e-5,
                      [&](const Tensor& out, const Tensor& x, const Tensor& bias) {
                        linear(small, &*library_, out, x, matrix.get(), bias, workspace_->tensor());

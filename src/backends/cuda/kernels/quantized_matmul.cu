@@ -101,6 +101,10 @@ struct BatchedArgs : LinearArgs {
                kXBytes + (quantized.layout.minimum == ScaleKind::kNone ? 0 : kSumsBytes)},
         out_is_f32(out_tensor.dtype() == DType::kF32) {}
 
+  int stage_bytes(int warpgroups) const {
+    return packed.bytes + warpgroups * kGroupTiles * matrix.layout.tile_bytes;
+  }
+
   QuantizedMatrix matrix;
   int row_tiles;
   int col_tiles;
@@ -334,6 +338,7 @@ __global__ __launch_bounds__(kMaxThreads,
     const Copier copier(block, copying_warp);
     copier.begin();
     copier.run();
+    __syncwarp();
     if (args.split > 1) {
       hopper::sync_cluster();
       hopper::sync_cluster();
@@ -375,12 +380,20 @@ int clusters_at_a_time(const LaunchContext& context, int blocks) {
   return kept;
 }
 
+// For how many stages a block of so many warpgroups has memory.
+int max_stages(const LaunchContext& context, const BatchedArgs& args, int groups) {
+  constexpr int kReserved = 4 << 10;  // what the kernel has in shared memory besides
+  return std::min(kMaxStages, (context.shared_bytes - kReserved) / args.stage_bytes(groups));
+}
+
 // How many warpgroups a block has and how many blocks share k, so that the device is done first. In units of
-// 80 ns, as timed on an H200.
+// 80 ns, as timed on an H200. Each copying warp needs a stage: one that went round on another's would take
+// the phase before the one that it waits for.
 void choose_cut(const LaunchContext& context, BatchedArgs& args, int token_blocks) {
   constexpr int kTileTime[kMaxGroups + 1] = {0, 5, 6, 9};  // of a tile of columns, by warpgroups
   int least = 0;
   for (int groups = 1; groups <= kMaxGroups; ++groups) {
+    if (groups > 1 && max_stages(context, args, groups) < kCopyingWarps) break;
     const int blocks = ceil_div(args.row_tiles, groups * kGroupTiles) * token_blocks;
     for (int split = 1; split <= std::min(kMaxCluster, args.col_tiles); ++split) {
       const int time = ceil_div(blocks, clusters_at_a_time(context, split)) *
@@ -397,12 +410,9 @@ template <typename T>
 void launch_batched(const LaunchContext& context, BatchedArgs args) {
   const int token_blocks = ceil_div(args.tokens, kTokens);
   choose_cut(context, args, token_blocks);
-  const int stage_bytes = args.packed.bytes + args.groups * kGroupTiles * args.matrix.layout.tile_bytes;
-  constexpr int kReserved = 4 << 10;  // what the kernel has in shared memory besides
-  args.stages = std::min(
-      {kMaxStages, (context.shared_bytes - kReserved) / stage_bytes, ceil_div(args.col_tiles, args.split)});
-  const int bytes =
-      std::max(args.stages * stage_bytes, exchange_bytes(kTokenBlocks, args.split, args.groups * kWarpgroup));
+  args.stages = std::min(max_stages(context, args, args.groups), ceil_div(args.col_tiles, args.split));
+  const int bytes = std::max(args.stages * args.stage_bytes(args.groups),
+                             exchange_bytes(kTokenBlocks, args.split, args.groups * kWarpgroup));
   int block_steps = 0;
   dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() { block_steps = kBlockSteps; });
   const auto cluster = static_cast<unsigned>(args.split);
