@@ -102,6 +102,7 @@ void run(const LaunchContext& context, const Case& c, CacheCode code, double rea
   call.out = Tensor(out.data(), DType::kBF16, {batch.num_tokens, width}, DeviceKind::kCuda);
   call.q = Tensor(q.data(), DType::kBF16, {batch.num_tokens, width}, DeviceKind::kCuda);
   call.scores.cap = c.cap;
+  call.scores.window = c.window;
   call.workspace =
       Tensor(workspace.data(), DType::kU8, {static_cast<std::int64_t>(workspace_bytes)}, DeviceKind::kCuda);
   const double plan_us = bench::graph_time_us(

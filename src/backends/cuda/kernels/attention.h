@@ -8,12 +8,12 @@
 namespace quire::cuda {
 
 // Attention over the paged cache: out [tokens, num_heads * head_dim] = softmax(scores of q · kᵀ) · v, causal,
-// each query over the last AttentionShape::window positions up to its own. Block-table entries of blocks that
-// no query of a tile sees are not read.
-// Each part has a workspace (u8, zeroed when allocated, 256-byte aligned, its own) and a plan, made once a
-// step before the layers: which block of threads computes what, worked out on the device from the lengths
-// there, so that a captured graph stays right when they change. Host-side counts in `batch` (num_sequences,
-// num_tokens, max_query_len, max_seq_len) are upper bounds of what the device tensors hold.
+// each query over the last `window` positions up to its own, which shape and scores have alike. Block-table
+// entries of blocks that no query of a tile sees are not read. Each part has a workspace (u8, zeroed when
+// allocated, 256-byte aligned, its own) and a plan, made once a step before the layers: which block of
+// threads computes what, worked out on the device from the lengths there, so that a captured graph stays
+// right when they change. Host-side counts in `batch` (num_sequences, num_tokens, max_query_len, max_seq_len)
+// are upper bounds of what the device tensors hold.
 
 // Calls f.template operator()<kDim>() with a head size that the kernels of the two parts below are made for;
 // whether it is one.
