@@ -132,11 +132,10 @@ OrderedJson timings_json(const Timings& timings, const Usage& usage) {
   return json;
 }
 
-void add_timings(OrderedJson& body, const ApiRequest& request, const std::optional<Timings>& timings,
-                 const Usage& usage) {
-  if (!timings) return;
-  if (request.timings) body["timings"] = timings_json(*timings, usage);
-  if (request.metrics) body["metrics"] = metrics_json(*timings, usage);
+void add_timings(OrderedJson& body, const ApiRequest& request, Outputs outputs, const Usage& usage) {
+  if (outputs.empty()) return;
+  if (request.timings) body["timings"] = timings_json(timings_of(outputs), usage);
+  if (request.metrics) body["metrics"] = metrics_json(timings_of(outputs), usage);
 }
 
 std::string to_line(const OrderedJson& json) {
@@ -158,12 +157,11 @@ void add_fingerprint(OrderedJson& response, const ResponseHead& head) {
   if (!head.system_fingerprint.empty()) response["system_fingerprint"] = head.system_fingerprint;
 }
 
-std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
-                       const std::optional<Timings>& timings) {
+std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage, Outputs outputs) {
   if (!request.include_usage && !request.timings) return kDone;
   begun["choices"] = OrderedJson::array();
   if (request.include_usage) begun["usage"] = usage_json(usage);
-  add_timings(begun, request, timings, usage);
+  add_timings(begun, request, outputs, usage);
   return to_event(begun) + kDone;
 }
 

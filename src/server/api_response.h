@@ -53,20 +53,13 @@ Timings timings_of(Outputs requests);
 // Names are llama-server's where it has them.
 OrderedJson timings_json(const Timings& timings, const Usage& usage);
 // Adds what the request wants of them: `timings`, and `metrics`, vLLM's, which are null unless there is one
-// output.
-void add_timings(OrderedJson& body, const ApiRequest& request, const std::optional<Timings>& timings,
-                 const Usage& usage);
+// output. Of no outputs, where the request has failed, nothing.
+void add_timings(OrderedJson& body, const ApiRequest& request, Outputs outputs, const Usage& usage);
 
 // One line of UTF-8.
 std::string to_line(const OrderedJson& json);
 // A server-sent event; `name` is its type, empty: none.
 std::string to_event(const OrderedJson& json, std::string_view name = {});
-
-// What a client wants its answer to be.
-struct ResponseForm {
-  bool stream = false;
-  bool timings = false;
-};
 
 // What the engine tells of a request's prompts, as its client reads it: one body, or the events of a stream.
 // For one thread.
@@ -76,25 +69,26 @@ class Response {
   Response(const Response&) = delete;
   Response& operator=(const Response&) = delete;
 
-  ResponseForm form() const { return form_; }
-  // Of a stream: what an update of the prompt of that index adds, as events, none while there is no token
-  // yet; what ends it; and what ends it where it fails behind its first event: unless said, as OpenAI's
-  // older streams do.
+  bool streams() const { return streams_; }
+  bool has_timings() const { return has_timings_; }
+  // Takes an update of the prompt of that index. Of a stream: what it adds, as events, none while there is no
+  // token yet.
   virtual std::string events(std::size_t, const RequestUpdate&) { return {}; }
-  virtual std::string last_events(const std::optional<Timings>&) { return {}; }
+  // What ends a stream; outputs: as body() has them, where it has timings. And what ends it where it fails
+  // behind its first event: unless said, as OpenAI's older streams do.
+  virtual std::string last_events(Outputs) { return {}; }
   virtual std::string failure_events(const ApiError& error);
-  // Of a whole answer: what must be kept of an update, and the answer. outputs: of each prompt, in order, all
-  // finished.
-  virtual void take(const RequestUpdate&) {}
-  virtual OrderedJson body(Outputs outputs, const std::optional<Timings>& timings = {}) = 0;
+  // The whole answer. outputs: of each prompt, in order, all finished.
+  virtual OrderedJson body(Outputs outputs) = 0;
 
  protected:
-  explicit Response(ResponseHead head, ResponseForm form = {}) : head_(std::move(head)), form_(form) {}
+  Response(ResponseHead head, const ApiRequest& request)
+      : head_(std::move(head)), streams_(request.stream), has_timings_(request.timings || request.metrics) {}
 
   const ResponseHead head_;
 
  private:
-  const ResponseForm form_;
+  const bool streams_, has_timings_;
 };
 
 // The whole answer or a chunk, without choices.
@@ -102,8 +96,7 @@ OrderedJson begin_response(const ResponseHead& head, std::string_view object);
 void add_fingerprint(OrderedJson& response, const ResponseHead& head);
 // What ends OpenAI's older streams: where usage or timings are asked for a chunk with them, which has no
 // choices; then "data: [DONE]".
-std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage,
-                       const std::optional<Timings>& timings);
+std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage, Outputs outputs);
 
 // finish_reason ("abort" too when the time is up; null before the end) and stop_reason.
 void add_ending(OrderedJson& choice, const CompletionOutput& output);

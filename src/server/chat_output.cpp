@@ -56,19 +56,14 @@ class ChatResponse final : public Response {
  public:
   ChatResponse(ResponseHead head, ChatRequest request, const ServedModel& model,
                const MakeParser& make_parser)
-      : Response(std::move(head), {request.stream, request.timings || request.metrics}),
+      : Response(std::move(head), request),
         request_(std::move(request)),
         model_(model),
         choices_(request_.params.n) {
     for (Choice& choice : choices_) choice.parser = make_parser();
   }
 
-  void take(const RequestUpdate& update) override {
-    Choice& taken = choice_of(update);
-    taken.message.append(taken.take(update));
-  }
-
-  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings) override {
+  OrderedJson body(Outputs outputs) override {
     const RequestOutput& output = outputs.front();
     OrderedJson body = begin_response(head_, kChatObject);
     const TokenNames names = token_names(request_, model_);
@@ -93,15 +88,19 @@ class ChatResponse final : public Response {
     if (request_.report_prompt_logprobs)
       body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
     if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
-    add_timings(body, request_, timings, usage);
+    add_timings(body, request_, outputs, usage);
     return body;
   }
 
   std::string events(std::size_t, const RequestUpdate& update) override {
     const CompletionOutput& output = update.output;
-    Choice& choice = choice_of(update);
+    Choice& choice = choices_[output.index];
     const std::size_t sent = choice.tokens;
     const OutputDelta delta = choice.take(update);
+    if (!streams()) {
+      choice.message.append(delta);
+      return {};
+    }
     usage_ = usage_of(std::span(&update.request, 1));
     if (choice.tokens == sent && delta.empty() && !output.finished()) return {};
 
@@ -123,9 +122,9 @@ class ChatResponse final : public Response {
     return events;
   }
 
-  std::string last_events(const std::optional<Timings>& timings) override {
+  std::string last_events(Outputs outputs) override {
     usage_.reasoning_tokens = reasoning_tokens();
-    return last_chunk(begin_response(head_, kChunkObject), request_, usage_, timings);
+    return last_chunk(begin_response(head_, kChunkObject), request_, usage_, outputs);
   }
 
  private:
@@ -133,8 +132,6 @@ class ChatResponse final : public Response {
     bool begun = false;
     OutputDelta message;  // of a whole answer: all deltas, joined
   };
-
-  Choice& choice_of(const RequestUpdate& update) { return choices_[update.output.index]; }
 
   std::int64_t reasoning_tokens() const {
     std::int64_t tokens = 0;
@@ -192,15 +189,16 @@ OutputDelta ChatOutput::take(const RequestUpdate& update) {
   return delta;
 }
 
-void BlockResponse::take(const RequestUpdate& update) {
+std::string BlockResponse::events(std::size_t /*prompt*/, const RequestUpdate& update) {
   const std::size_t taken = output_.tokens;
   const OutputDelta delta = output_.take(update);
   usage_ = usage_of(update);
   usage_.reasoning_tokens = output_.reasoning_tokens;
-  if (output_.tokens == taken && delta.empty() && !update.output.finished()) return;
+  if (output_.tokens == taken && delta.empty() && !update.output.finished()) return {};
   if (!std::exchange(begun_, true)) begin();
   add(delta);
   if (update.output.finished()) finish(update.output);
+  return std::exchange(events_, {});
 }
 
 void BlockResponse::change(Block block, const ToolCallDelta* call) {

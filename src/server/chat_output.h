@@ -33,18 +33,14 @@ struct ChatOutput {
 // The answer to a chat as blocks, one after another as the output has them, whole or in events.
 class BlockResponse : public Response {
  public:
-  std::string events(std::size_t, const RequestUpdate& update) final {
-    take(update);
-    return std::exchange(events_, {});
-  }
-  void take(const RequestUpdate& update) override;
+  std::string events(std::size_t prompt, const RequestUpdate& update) override;
 
  protected:
   enum class Block { kNone, kReasoning, kText, kCall };
 
   // reasons: reasoning has blocks.
-  BlockResponse(ResponseHead head, ResponseForm form, bool reasons, const MakeParser& make_parser)
-      : Response(std::move(head), form), reasons_(reasons) {
+  BlockResponse(ResponseHead head, const ChatRequest& request, bool reasons, const MakeParser& make_parser)
+      : Response(std::move(head), request), reasons_(reasons) {
     output_.parser = make_parser();
   }
 

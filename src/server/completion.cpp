@@ -36,17 +36,16 @@ constexpr const char* kCompletionObject = "text_completion";
 class CompletionResponse final : public Response {
  public:
   CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model)
-      : Response(std::move(head), {request.stream, request.timings || request.metrics}),
+      : Response(std::move(head), request),
         request_(std::move(request)),
         model_(model),
-        choices_(request_.prompts.size() * request_.params.n),
-        usages_(request_.prompts.size()) {
+        choices_(request_.prompts.size() * request_.params.n) {
     if (!request_.params.logprobs) return;
     for (Choice& choice : choices_)
       choice.logprobs.emplace(token_names(request_, model_), request_.params.skip_special_tokens);
   }
 
-  OrderedJson body(Outputs outputs, const std::optional<Timings>& timings) override {
+  OrderedJson body(Outputs outputs) override {
     OrderedJson body = begin_response(head_, kCompletionObject);
     OrderedJson choices = OrderedJson::array();
     const Usage usage = usage_of(outputs);
@@ -57,13 +56,14 @@ class CompletionResponse final : public Response {
     body["usage"] = usage_json(usage);
     add_fingerprint(body, head_);
     add_nulls(body, {"service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"});
-    add_timings(body, request_, timings, usage);
+    add_timings(body, request_, outputs, usage);
     return body;
   }
 
   std::string events(std::size_t prompt, const RequestUpdate& update) override {
+    if (!streams()) return {};
     const CompletionOutput& output = update.output;
-    usages_[prompt] = usage_of(std::span(&update.request, 1));
+    if (update.finished) usage_ += usage_of(std::span(&update.request, 1));
     const std::size_t sent = choices_[index_of(prompt, output)].tokens;
     if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return {};
     OrderedJson chunk = begin_response(head_, kCompletionObject);
@@ -73,10 +73,8 @@ class CompletionResponse final : public Response {
     return to_event(chunk);
   }
 
-  std::string last_events(const std::optional<Timings>& timings) override {
-    Usage usage;
-    for (const Usage& of_prompt : usages_) usage += of_prompt;
-    return last_chunk(begin_response(head_, kCompletionObject), request_, usage, timings);
+  std::string last_events(Outputs outputs) override {
+    return last_chunk(begin_response(head_, kCompletionObject), request_, usage_, outputs);
   }
 
  private:
@@ -116,7 +114,7 @@ class CompletionResponse final : public Response {
     }
     add_ending(choice, output);
     add_nulls(choice, {"prompt_token_ids", "token_ids"});
-    if (!form().stream) add_nulls(choice, {"prompt_logprobs", "routed_experts"});
+    if (!streams()) add_nulls(choice, {"prompt_logprobs", "routed_experts"});
     if (request_.report_prompt_logprobs)  // never of a stream
       choice["prompt_logprobs"] =
           prompt_logprobs_json(request.prompt_logprobs, token_names(request_, model_));
@@ -132,7 +130,7 @@ class CompletionResponse final : public Response {
   const CompletionRequest request_;
   const ServedModel& model_;
   std::vector<Choice> choices_;  // of all prompts
-  std::vector<Usage> usages_;    // by prompt
+  Usage usage_;                  // of a stream's prompts that have ended
 };
 
 }  // namespace

@@ -75,23 +75,17 @@ class LiveRequest final : public std::enable_shared_from_this<LiveRequest> {
     const FinishReason reason = update.output.finish_reason;
     if (!has_output_ && (reason == FinishReason::kAbort || reason == FinishReason::kTimeout))
       return fail(ApiError(503, kCutShort));
-    if (response_->form().stream) {
-      std::string events = response_->events(prompt, update);
-      if (!events.empty()) exchange_->send_events(std::move(events));
-    } else {
-      response_->take(update);
-    }
+    std::string events = response_->events(prompt, update);
+    if (!events.empty()) exchange_->send_events(std::move(events));
     if (!update.finished) return;
-    if (!response_->form().stream || response_->form().timings) outputs_[prompt] = update.request;
+    if (!response_->streams() || response_->has_timings()) outputs_[prompt] = update.request;
     if (--num_unfinished_ == 0) finish();
   }
 
   void finish() {
     done_ = true;
-    std::optional<Timings> timings;
-    if (response_->form().timings) timings = timings_of(outputs_);
-    if (!response_->form().stream) return exchange_->send_json(200, response_->body(outputs_, timings));
-    exchange_->end_events(response_->last_events(timings));
+    if (!response_->streams()) return exchange_->send_json(200, response_->body(outputs_));
+    exchange_->end_events(response_->last_events(outputs_));
   }
 
   void fail(const ApiError& error) {

@@ -179,12 +179,13 @@ OrderedJson probabilities(std::span<const PositionLogprobs> positions, const Tok
 class LlamaResponse final : public Response {
  public:
   LlamaResponse(ResponseHead head, LlamaRequest request, const ServedModel& model)
-      : Response(std::move(head), {.stream = request.stream}),
+      : Response(std::move(head), request),
         request_(std::move(request)),
         model_(model),
         sent_(request_.prompts.size() * request_.params.n) {}
 
   std::string events(std::size_t prompt, const RequestUpdate& update) override {
+    if (!streams()) return {};
     std::string events;
     if (!update.new_text.empty()) events = to_event(piece(prompt, update, update.new_text));
     return update.output.finished() ? events + to_event(last_piece(prompt, update, "")) : events;
@@ -192,7 +193,7 @@ class LlamaResponse final : public Response {
 
   std::string failure_events(const ApiError& error) override { return to_event(openai_error(error)); }
 
-  OrderedJson body(Outputs outputs, const std::optional<Timings>&) override {
+  OrderedJson body(Outputs outputs) override {
     OrderedJson all = OrderedJson::array();
     for (std::size_t prompt = 0; prompt < outputs.size(); ++prompt)
       for (const CompletionOutput& output : outputs[prompt].outputs)
@@ -209,7 +210,7 @@ class LlamaResponse final : public Response {
     const std::size_t index = prompt * request_.params.n + output.index;
     const std::size_t first = std::exchange(sent_[index], output.token_ids.size());
     OrderedJson json = {{"index", index}, {"content", text}, {"tokens", OrderedJson::array()}};
-    if (request_.return_tokens || form().stream) json["tokens"] = std::span(output.token_ids).subspan(first);
+    if (request_.return_tokens || streams()) json["tokens"] = std::span(output.token_ids).subspan(first);
     json["id_slot"] = -1;
     json["stop"] = false;
     json["tokens_predicted"] = output.token_ids.size();

@@ -258,11 +258,11 @@ class MessagesResponse final : public BlockResponse {
  public:
   MessagesResponse(ResponseHead head, const ChatRequest& request, std::string request_id,
                    const MakeParser& make_parser)
-      : BlockResponse(std::move(head), {.stream = request.stream}, true, make_parser),
+      : BlockResponse(std::move(head), request, true, make_parser),
         include_reasoning_(request.include_reasoning),
         request_id_(std::move(request_id)) {}
 
-  std::string last_events(const std::optional<Timings>&) override {
+  std::string last_events(Outputs) override {
     send("message_delta", {{"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
                            {"usage", message_usage(usage_)}});
     send("message_stop", OrderedJson::object());
@@ -273,7 +273,7 @@ class MessagesResponse final : public BlockResponse {
     return to_event(anthropic_error(error, request_id_), "error");
   }
 
-  OrderedJson body(Outputs, const std::optional<Timings>&) override { return message(); }
+  OrderedJson body(Outputs) override { return message(); }
 
  private:
   OrderedJson message() const {
@@ -288,7 +288,7 @@ class MessagesResponse final : public BlockResponse {
   }
 
   void send(const char* name, OrderedJson fields) {
-    if (!form().stream) return;
+    if (!streams()) return;
     OrderedJson event = {{"type", name}};
     event.update(fields);
     events_ += to_event(event, name);

@@ -76,11 +76,9 @@ template <typename Request, typename MakeBody>
 class PoolingResponse final : public Response {
  public:
   PoolingResponse(ResponseHead head, Request request, MakeBody make_body)
-      : Response(std::move(head)), request_(std::move(request)), make_body_(std::move(make_body)) {}
+      : Response(std::move(head), request), request_(std::move(request)), make_body_(std::move(make_body)) {}
 
-  OrderedJson body(Outputs outputs, const std::optional<Timings>&) override {
-    return make_body_(head_, outputs, request_);
-  }
+  OrderedJson body(Outputs outputs) override { return make_body_(head_, outputs, request_); }
 
  private:
   const Request request_;

@@ -210,8 +210,7 @@ class ResponsesResponse final : public BlockResponse {
  public:
   ResponsesResponse(ResponseHead head, ResponsesRequest request, const ResponsesContext& context,
                     const MakeParser& make_parser)
-      : BlockResponse(std::move(head), {request.chat.stream, request.chat.timings || request.chat.metrics},
-                      request.chat.include_reasoning, make_parser),
+      : BlockResponse(std::move(head), request.chat, request.chat.include_reasoning, make_parser),
         request_(std::move(request)),
         context_(context) {
     answer_ = OrderedJson::parse(R"({"id": "", "object": "response", "created_at": 0, "completed_at": null,
@@ -222,8 +221,8 @@ class ResponsesResponse final : public BlockResponse {
     answer_["model"] = head_.model;
   }
 
-  std::string last_events(const std::optional<Timings>& timings) override {
-    keep(timings);
+  std::string last_events(Outputs outputs) override {
+    keep(outputs);
     emit_answer("response." + answer_["status"].get<std::string>());
     return std::exchange(events_, {});
   }
@@ -243,15 +242,15 @@ class ResponsesResponse final : public BlockResponse {
     return last_events({});
   }
 
-  void take(const RequestUpdate& update) override {
+  std::string events(std::size_t prompt, const RequestUpdate& update) override {
     if (request_.chat.params.logprobs)
       extend(new_logprobs_, chat_logprobs(std::span(update.output.logprobs).subspan(output_.tokens),
                                           token_names(request_.chat, context_.model))["content"]);
-    BlockResponse::take(update);
+    return BlockResponse::events(prompt, update);
   }
 
-  OrderedJson body(Outputs, const std::optional<Timings>& timings) override {
-    keep(timings);
+  OrderedJson body(Outputs outputs) override {
+    keep(outputs);
     answer_.update(OrderedJson::parse(request_.echo));
     return std::move(answer_);
   }
@@ -270,7 +269,7 @@ class ResponsesResponse final : public BlockResponse {
 
   // Of the item that is open, or that stands in the event itself.
   void emit(std::string_view type, OrderedJson fields) {
-    if (!form().stream) return;
+    if (!streams()) return;
     OrderedJson event = {
         {"type", type}, {"sequence_number", sequence_number_++}, {"output_index", items_.size()}};
     if (!fields.contains("item")) event["item_id"] = item_["id"];
@@ -280,7 +279,7 @@ class ResponsesResponse final : public BlockResponse {
   }
 
   void emit_answer(std::string_view type, bool short_echo = false) {
-    if (!form().stream) return;
+    if (!streams()) return;
     events_ +=
         format_text("event: {0}\ndata: {{\"type\":\"{0}\",\"sequence_number\":{1},\"response\":{2}}}\n\n",
                     type, sequence_number_++, answer_text(short_echo));
@@ -349,9 +348,9 @@ class ResponsesResponse final : public BlockResponse {
   }
 
   // Of an answer that has its status. Its items stand in it from here.
-  void keep(const std::optional<Timings>& timings) {
+  void keep(Outputs outputs) {
     answer_["usage"] = responses_usage(usage_);
-    add_timings(answer_, request_.chat, timings, usage_);
+    add_timings(answer_, request_.chat, outputs, usage_);
     if (request_.store)
       context_.store.put(head_.id, context_.key, answer_text(false), std::move(request_.earlier),
                          std::move(request_.input), to_line(items_));

@@ -30,7 +30,7 @@ OrderedJson body_of(const ChatRequest& request, const RequestOutput& whole,
   const auto response = make_chat_response(head("chatcmpl-1"), request, model, [&] {
     return std::make_unique<ScriptedParser>(std::vector{messages[next++]});
   });
-  test::Player(whole).play([&](const RequestUpdate& update) { response->take(update); });
+  test::Player(whole).play([&](const RequestUpdate& update) { response->events(0, update); });
   return response->body({&whole, 1});
 }
 
@@ -285,7 +285,7 @@ TEST(ChatBodyTest, DeltasJoinedAreTheMessage) {
   for (std::size_t tokens = 2; tokens <= text.size(); ++tokens) {  // two come with the reasoning
     const auto reason = tokens == text.size() ? FinishReason::kStop : FinishReason::kNone;
     const RequestOutput now = request_output("hi", {output(0, text.substr(0, tokens), reason)});
-    response->take({.request = now, .output = now.outputs[0], .new_text = {}, .logits = {}});
+    response->events(0, {.request = now, .output = now.outputs[0], .new_text = {}, .logits = {}});
   }
   const RequestOutput whole = request_output("hi", {output(0, text, FinishReason::kStop)});
   const OrderedJson body = response->body({&whole, 1});

@@ -1,3 +1,5 @@
+#include <chrono>
+
 #include "response_fixtures.h"
 #include "server/completion.h"
 
@@ -18,13 +20,12 @@ OrderedJson body_of(const CompletionRequest& request, const std::vector<RequestO
 }
 
 // The chunks of a stream of one prompt, and its last one.
-std::vector<OrderedJson> stream(const CompletionRequest& request, const RequestOutput& whole,
-                                const std::optional<Timings>& timings = {}) {
+std::vector<OrderedJson> stream(const CompletionRequest& request, const RequestOutput& whole) {
   const ServedModel model = test::served_model();
   const auto stream = make_completion_response(head("cmpl-1"), request, model);
   std::string events;
   test::Player(whole).play([&](const RequestUpdate& update) { events += stream->events(0, update); });
-  return test::chunks_of(events + stream->last_events(timings));
+  return test::chunks_of(events + stream->last_events({&whole, 1}));
 }
 
 TEST(CompletionBodyTest, IsWhatClientsRead) {
@@ -139,12 +140,12 @@ TEST(CompletionBodyTest, VllmsExtrasComeWhereAskedFor) {
 }
 
 TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
-  const Timings timings{.queue = 250, .prefill = 500, .decode = 2000};
-  const ServedModel model = test::served_model();
-  const auto body =
-      make_completion_response(head("cmpl-1"), completion_request(R"({"prompt": "x", "timings": true})"),
-                               model)
-          ->body(std::vector{request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3)}, timings);
+  RequestOutput timed = request_output("wxyz", {output(0, "ab", FinishReason::kStop)}, 3);
+  const TimePoint scheduled = timed.arrival + std::chrono::milliseconds(250);
+  const TimePoint first_token = scheduled + std::chrono::milliseconds(500);
+  const TimePoint end = first_token + std::chrono::milliseconds(2000);
+  timed.outputs[0].times = {scheduled, first_token, end, end};
+  const auto body = body_of(completion_request(R"({"prompt": "x", "timings": true})"), {timed});
   EXPECT_EQ(
       body["timings"].dump(),
       R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_token_ms":500.0,)"
@@ -177,7 +178,7 @@ TEST(CompletionStreamTest, WithoutUsageThereIsNoLastChunk) {
   EXPECT_EQ(chunks.size(), 2U);
   for (const OrderedJson& chunk : chunks) EXPECT_FALSE(chunk.contains("usage"));
   const auto timed = stream(completion_request(R"({"prompt": "hi", "stream": true, "timings": true})"),
-                            request_output("hi", {output(0, "ok", FinishReason::kStop)}), Timings{});
+                            request_output("hi", {output(0, "ok", FinishReason::kStop)}));
   EXPECT_TRUE(timed.back().contains("timings"));
   EXPECT_FALSE(timed.back().contains("usage"));
 }

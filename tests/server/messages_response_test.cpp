@@ -33,7 +33,7 @@ RequestOutput ended(const std::vector<OutputDelta>& deltas, FinishReason reason 
 OrderedJson message_of(const std::vector<OutputDelta>& deltas, const RequestOutput& whole,
                        const std::string& fields = "") {
   const auto response = response_to(fields, deltas);
-  test::Player(whole).play([&](const RequestUpdate& update) { response->take(update); });
+  test::Player(whole).play([&](const RequestUpdate& update) { response->events(0, update); });
   return response->body({&whole, 1});
 }
 OrderedJson message_of(const std::vector<OutputDelta>& deltas, FinishReason reason = FinishReason::kStop) {

@@ -66,7 +66,7 @@ class ResponsesResponseTest : public ::testing::Test {
   OrderedJson whole(const std::vector<OutputDelta>& deltas, FinishReason reason = FinishReason::kStop) {
     const auto response = make("\"n\": 1", deltas);
     const RequestOutput all = tokens(deltas.size(), reason);
-    test::Player(all).play([&](const RequestUpdate& update) { response->take(update); });
+    test::Player(all).play([&](const RequestUpdate& update) { response->events(0, update); });
     return response->body({&all, 1});
   }
   static std::vector<std::string> types(const std::vector<OrderedJson>& events) {
