@@ -52,23 +52,16 @@ OrderedJson chat_token(const TokenLogprob& token, const TokenNames& names) {
 
 }  // namespace
 
-Usage usage_of(Outputs requests) {
-  Usage usage;
-  for (const RequestOutput& request : requests) {
-    usage.prompt_tokens += std::ssize(request.prompt_token_ids);
-    usage.cached_tokens += request.num_cached_tokens;
-    for (const CompletionOutput& output : request.outputs)
-      usage.completion_tokens += std::ssize(output.token_ids);
-  }
-  return usage;
+void Usage::add(const RequestOutput& request) {
+  prompt_tokens += std::ssize(request.prompt_token_ids);
+  cached_tokens += request.num_cached_tokens;
+  for (const CompletionOutput& output : request.outputs) completion_tokens += std::ssize(output.token_ids);
 }
 
-Usage& Usage::operator+=(const Usage& other) {
-  prompt_tokens += other.prompt_tokens;
-  completion_tokens += other.completion_tokens;
-  cached_tokens += other.cached_tokens;
-  reasoning_tokens += other.reasoning_tokens;
-  return *this;
+Usage usage_of(Outputs requests) {
+  Usage usage;
+  for (const RequestOutput& request : requests) usage.add(request);
+  return usage;
 }
 
 Usage usage_of(const RequestUpdate& update) {
@@ -151,10 +144,6 @@ std::string Response::failure_events(const ApiError& error) { return to_event(op
 
 OrderedJson begin_response(const ResponseHead& head, std::string_view object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
-}
-
-void add_fingerprint(OrderedJson& response, const ResponseHead& head) {
-  if (!head.system_fingerprint.empty()) response["system_fingerprint"] = head.system_fingerprint;
 }
 
 std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage, Outputs outputs) {

@@ -21,7 +21,7 @@ struct ResponseHead {
   std::string id;            // cmpl-…, chatcmpl-…
   std::int64_t created = 0;  // seconds since 1970
   std::string model;
-  std::string system_fingerprint;  // in whole answers and where a choice ends; empty: none
+  std::string system_fingerprint;  // in whole answers and where a choice ends
 };
 
 struct Usage {
@@ -30,10 +30,10 @@ struct Usage {
   std::int64_t cached_tokens = 0;     // of the prompt's, from the prefix cache
   std::int64_t reasoning_tokens = 0;  // of the completion's
 
-  Usage& operator+=(const Usage& other);
+  void add(const RequestOutput& request);  // all but reasoning_tokens
 };
 using Outputs = std::span<const RequestOutput>;
-Usage usage_of(Outputs requests);             // of all their outputs, but reasoning_tokens
+Usage usage_of(Outputs requests);
 Usage usage_of(const RequestUpdate& update);  // of one output, so far
 OrderedJson usage_json(const Usage& usage);
 
@@ -93,7 +93,6 @@ class Response {
 
 // The whole answer or a chunk, without choices.
 OrderedJson begin_response(const ResponseHead& head, std::string_view object);
-void add_fingerprint(OrderedJson& response, const ResponseHead& head);
 // What ends OpenAI's older streams: where usage or timings are asked for a chunk with them, which has no
 // choices; then "data: [DONE]".
 std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage, Outputs outputs);

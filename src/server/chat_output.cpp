@@ -82,7 +82,7 @@ class ChatResponse final : public Response {
     usage.reasoning_tokens = reasoning_tokens();
     body["choices"] = std::move(choices);
     body["usage"] = usage_json(usage);
-    add_fingerprint(body, head_);
+    body["system_fingerprint"] = head_.system_fingerprint;
     add_nulls(body, {"service_tier", "prompt_logprobs", "prompt_token_ids", "prompt_text",
                      "kv_transfer_params", "ec_transfer_params", "metrics"});
     if (request_.report_prompt_logprobs)
@@ -101,7 +101,7 @@ class ChatResponse final : public Response {
       choice.message.append(delta);
       return {};
     }
-    usage_ = usage_of(std::span(&update.request, 1));
+    if (update.finished) usage_.add(update.request);
     if (choice.tokens == sent && delta.empty() && !output.finished()) return {};
 
     std::vector<OrderedJson> chunks;
@@ -116,7 +116,7 @@ class ChatResponse final : public Response {
         chunk["usage"] = usage_json(usage_of(update));
     // What concerns the update as a whole stands in its last chunk.
     complete(chunks.back()["choices"][0], output, sent);
-    if (output.finished()) add_fingerprint(chunks.back(), head_);
+    if (output.finished()) chunks.back()["system_fingerprint"] = head_.system_fingerprint;
     std::string events;
     for (const OrderedJson& chunk : chunks) events += to_event(chunk);
     return events;

@@ -54,7 +54,7 @@ class CompletionResponse final : public Response {
         choices.push_back(choice(i, outputs[i], completion, completion.text));
     body["choices"] = std::move(choices);
     body["usage"] = usage_json(usage);
-    add_fingerprint(body, head_);
+    body["system_fingerprint"] = head_.system_fingerprint;
     add_nulls(body, {"service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"});
     add_timings(body, request_, outputs, usage);
     return body;
@@ -63,12 +63,12 @@ class CompletionResponse final : public Response {
   std::string events(std::size_t prompt, const RequestUpdate& update) override {
     if (!streams()) return {};
     const CompletionOutput& output = update.output;
-    if (update.finished) usage_ += usage_of(std::span(&update.request, 1));
+    if (update.finished) usage_.add(update.request);
     const std::size_t sent = choices_[index_of(prompt, output)].tokens;
     if (sent == output.token_ids.size() && update.new_text.empty() && !output.finished()) return {};
     OrderedJson chunk = begin_response(head_, kCompletionObject);
     chunk["choices"] = OrderedJson::array({choice(prompt, update.request, output, update.new_text)});
-    if (output.finished()) add_fingerprint(chunk, head_);
+    if (output.finished()) chunk["system_fingerprint"] = head_.system_fingerprint;
     if (request_.continuous_usage) chunk["usage"] = usage_json(usage_of(update));
     return to_event(chunk);
   }
