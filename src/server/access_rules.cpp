@@ -39,6 +39,10 @@ std::string digest_of(std::string_view key) {
 
 bool is_visible(char c) { return c > ' ' && c < 0x7f; }
 bool is_alnum(char c) { return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'); }
+bool has_only_alnum_or(std::string_view others, std::string_view text) {
+  return std::ranges::all_of(text,
+                             [&](char c) { return is_alnum(c) || others.find(c) != std::string_view::npos; });
+}
 char to_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 // SCHEME://HOST or SCHEME://HOST:PORT, as browsers send it.
@@ -52,17 +56,8 @@ bool is_origin(std::string_view text) {
 // Names of headers with commas between.
 bool is_header_list(std::string_view text) {
   constexpr std::size_t kMaxBytes = 4096;
-  const auto may_be = [](char c) {
-    return is_alnum(c) || std::string_view("!#$%&'*+-.^_`|~, ").find(c) != std::string_view::npos;
-  };
-  return !text.empty() && text.size() <= kMaxBytes && std::ranges::all_of(text, may_be);
+  return !text.empty() && text.size() <= kMaxBytes && has_only_alnum_or("!#$%&'*+-.^_`|~, ", text);
 }
-
-// What may stand in a name (RFC 3986, reg-name), and in an address in brackets.
-bool is_name_char(char c) {
-  return is_alnum(c) || std::string_view("-._~%!$&'()*+,;=").find(c) != std::string_view::npos;
-}
-bool is_ipv6_char(char c) { return is_alnum(c) || c == ':' || c == '.'; }
 
 // The address that stands there, if any; IPv6 with or without brackets.
 std::optional<ip::address> parse_address(std::string_view host) {
@@ -154,9 +149,9 @@ bool is_authority(std::string_view text) {
   const std::string_view host = host_of(text);
   const std::string_view port = text.substr(std::min(text.size(), host.size() + 1));
   if (!std::ranges::all_of(port, [](char c) { return c >= '0' && c <= '9'; })) return false;
-  if (!host.starts_with('[')) return !host.empty() && std::ranges::all_of(host, is_name_char);
-  return host.size() > 2 && std::all_of(host.begin() + 1, host.end() - 1, is_ipv6_char) &&
-         parse_address(host);
+  if (!host.starts_with('['))  // a name (RFC 3986, reg-name)
+    return !host.empty() && has_only_alnum_or("-._~%!$&'()*+,;=", host);
+  return host.size() > 2 && has_only_alnum_or(":.", host.substr(1, host.size() - 2)) && parse_address(host);
 }
 
 HostNames::HostNames(const std::string& bound, const std::vector<std::string>& allowed) {
