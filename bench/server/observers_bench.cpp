@@ -39,24 +39,13 @@ class TimedObserver final : public SchedulerObserver {
   explicit TimedObserver(SchedulerObserver* observer) : observer_(observer) {}
   double us() const { return us_; }
 
-  void added(const SequenceRequest& request) override {
-    tell([&](SchedulerObserver& observer) { observer.added(request); });
-  }
-  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override {
-    tell([&](SchedulerObserver& observer) { observer.planned(plan, failures); });
-  }
-  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override {
-    tell([&](SchedulerObserver& observer) { observer.applied(result, updates); });
-  }
-
- private:
-  template <typename Tell>
-  void tell(const Tell& tell_it) {
+  void handle(const Event& event) override {
     us_ += timed([&] {
-      if (observer_ != nullptr) tell_it(*observer_);
+      if (observer_ != nullptr) observer_->handle(event);
     });
   }
 
+ private:
   SchedulerObserver* observer_;
   double us_ = 0;
 };

@@ -39,7 +39,7 @@ Recorder::Recorder(RecordingInfo info, const std::string& path)
 }
 
 Recorder::~Recorder() {
-  record(&EventWriter::end);
+  handle([this](SchedulerObserver&) { writer_.end(); });
   if (!thread_.joinable()) return;
   change_and_wake(mutex_, wake_, [this] { closing_ = true; });
   thread_.join();
@@ -62,15 +62,14 @@ void Recorder::save(const std::string& path) {
     fail("a recording cannot be written to {}: {}", in_quotes(path), std::strerror(errno));
 }
 
-template <typename... Args>
-void Recorder::record(void (EventWriter::*event)(Args...), std::type_identity_t<Args>... args) {
+void Recorder::handle(const Event& event) {
   using std::chrono::microseconds;
   const std::lock_guard lock(mutex_);
   if (broken_) return;
   const auto time = std::chrono::steady_clock::now() - start_;
   writer_.set_time(static_cast<std::uint64_t>(std::chrono::duration_cast<microseconds>(time).count()));
   try {
-    (writer_.*event)(args...);
+    event(writer_);
     if (writer_.chunk().size() >= EventWriter::kChunkBytes) seal();
   } catch (const std::exception& e) {  // no memory, say
     writer_.take_back();
@@ -119,24 +118,6 @@ void Recorder::write_chunks() {
       give_up(what_of(e));
     }
   }
-}
-
-void Recorder::added(const SequenceRequest& request) { record(&EventWriter::added, request); }
-void Recorder::aborted(SequenceId id) { record(&EventWriter::aborted, id); }
-void Recorder::planned(const StepPlan* plan, std::span<const PlanningFailure> failures) {
-  record(&EventWriter::planned, plan, failures);
-}
-void Recorder::applied(const StepResult& result, std::span<const SequenceUpdate> updates) {
-  record(&EventWriter::applied, result, updates);
-}
-void Recorder::foreseen(SequenceId id, std::span<const SequenceUpdate> updates) {
-  record(&EventWriter::foreseen, id, updates);
-}
-void Recorder::forked(SequenceId first, std::span<const BeamFork> forks) {
-  record(&EventWriter::forked, first, forks);
-}
-void Recorder::lost_steps(std::span<const SequenceUpdate> updates) {
-  record(&EventWriter::lost_steps, updates);
 }
 
 }  // namespace quire

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "record/recording.h"
@@ -33,13 +32,7 @@ class Recorder final : public SchedulerObserver {
   void save(const std::string& path);
   bool has_file() const { return file_ != nullptr; }
 
-  void added(const SequenceRequest& request) override;
-  void aborted(SequenceId id) override;
-  void planned(const StepPlan* plan, std::span<const PlanningFailure> failures) override;
-  void applied(const StepResult& result, std::span<const SequenceUpdate> updates) override;
-  void foreseen(SequenceId id, std::span<const SequenceUpdate> updates) override;
-  void forked(SequenceId first, std::span<const BeamFork> forks) override;
-  void lost_steps(std::span<const SequenceUpdate> updates) override;
+  void handle(const Event& event) override;  // by which alone it is told
 
  private:
   using Chunk = std::vector<std::byte>;
@@ -49,8 +42,6 @@ class Recorder final : public SchedulerObserver {
   using File = std::unique_ptr<std::FILE, Close>;
 
   static File open(const std::string& path);
-  template <typename... Args>
-  void record(void (EventWriter::*event)(Args...), std::type_identity_t<Args>... args);
   void give_up(const char* why);
   void seal();
   void write_chunks();

@@ -82,7 +82,11 @@ struct BeamFork {
 // nothing more.
 class SchedulerObserver {
  public:
+  using Event = std::function<void(SchedulerObserver&)>;  // a call of one of the functions below `handle`
+
   virtual ~SchedulerObserver() = default;
+  // How a scheduler tells it of each event. Whoever hands all of them on to another one overrides this alone.
+  virtual void handle(const Event& event) { event(*this); }
   virtual void added(const SequenceRequest& /*request*/) {}
   virtual void aborted(SequenceId /*id*/) {}  // or its deadline has passed
   // plan: null where there was nothing to plan.
@@ -193,9 +197,10 @@ class Scheduler {
 
   template <typename Call>
   void tell(const Call& call) {
+    const SchedulerObserver::Event event = std::ref(call);  // which takes no memory
     std::erase_if(config_.observers, [&](SchedulerObserver* observer) {
       try {
-        call(*observer);
+        observer->handle(event);
         return false;
       } catch (const std::exception& e) {  // no memory, say; what was done is done
         log_error("what looks on at the scheduler has failed: {}", what_of(e));

@@ -183,15 +183,13 @@ TEST(RecordingTest, SaysNothingOfTokensUnlessItIsTo) {
   const TempDir directory;
   for (const bool with_tokens : {false, true}) {
     const std::string path = directory.path() / "recording";
-    Recorder* open = nullptr;
     {
       Recorder recorder(info_of(small_config(10), with_tokens), path);
-      open = &recorder;
       SequenceRequest request = request_of(1, std::vector<TokenId>(40, 7));
-      open->added(request);
+      recorder.handle([&request](SchedulerObserver& to) { to.added(request); });
       request.id = 2;
       request.prompt[16] = 8;  // in the second of two whole rows
-      open->added(request);
+      recorder.handle([&request](SchedulerObserver& to) { to.added(request); });
     }
     Counts counts;
     Recording(path).read(counts);
@@ -257,7 +255,7 @@ TEST(RecorderTest, KeepsTheLastOfManyStepsInMemoryAndSavesThem) {
   constexpr int kSteps = 20000;
   for (int i = 0; i < kSteps; ++i) {
     plan.id = static_cast<std::uint64_t>(i);
-    recorder.planned(&plan, {});
+    recorder.handle([&plan](SchedulerObserver& to) { to.planned(&plan, {}); });
   }
   recorder.save(path);
   EXPECT_LT(std::filesystem::file_size(path), Recorder::kMemoryBytes + (std::size_t{1} << 18));
@@ -290,11 +288,13 @@ class SomeEvents {
       updates_.push_back({.id = id, .token = 9});
     }
   }
-  void tell(SchedulerObserver& to, int event) const {
-    if (event < 2) to.added(requests_[static_cast<std::size_t>(event)]);
-    if (event == 2) to.planned(&plan_, {});
-    if (event == 3) to.applied(result_, updates_);
-    if (event == 4) to.aborted(2);
+  void tell(SchedulerObserver& observer, int event) const {
+    observer.handle([this, event](SchedulerObserver& to) {
+      if (event < 2) to.added(requests_[static_cast<std::size_t>(event)]);
+      if (event == 2) to.planned(&plan_, {});
+      if (event == 3) to.applied(result_, updates_);
+      if (event == 4) to.aborted(2);
+    });
   }
 
  private:
