@@ -14,21 +14,22 @@
 
 namespace quire {
 
-std::optional<StopStrings::Place> StopStrings::find(const std::string& text, std::size_t old_size) const {
-  std::optional<Place> first;
-  for (const std::string& stop : stops_) {
+std::optional<StopPlace> find_stop(const std::vector<std::string>& stops, const std::string& text,
+                                   std::size_t old_size) {
+  std::optional<StopPlace> first;
+  for (const std::string& stop : stops) {
     const std::size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
     const std::size_t begin = text.find(stop, from);
     if (begin == std::string::npos) continue;
-    const Place place{begin, begin + stop.size()};
+    const StopPlace place{begin, begin + stop.size()};
     first = std::min(first.value_or(place), place);
   }
   return first;
 }
 
-std::size_t StopStrings::held_back(const std::string& text) const {
+std::size_t num_held_back(const std::vector<std::string>& stops, const std::string& text) {
   std::size_t longest = 0;
-  for (const std::string& stop : stops_) {
+  for (const std::string& stop : stops) {
     for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
       if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
     }
@@ -191,7 +192,6 @@ void OutputProcessor::add(Addition& addition, TimePoint at) {
   state.id = addition.id;
   state.output.arrival = at;
   const SamplingParams& params = addition.request.params;
-  state.stops = StopStrings(params.stop);
   state.num_unfinished = num_sampled(params);
   for (int i = 0; i < state.num_unfinished; ++i) {
     state.output.outputs.emplace_back().index = i;
@@ -371,7 +371,7 @@ bool OutputProcessor::extend_text(State& state, std::size_t index, const std::st
   const std::size_t old_size = output.text.size();
   output.text += new_text;
   if (static_cast<int>(output.token_ids.size()) <= state.request.params.min_tokens) return false;
-  const auto stop = state.stops.find(output.text, old_size);
+  const auto stop = find_stop(state.request.params.stop, output.text, old_size);
   if (!stop) return false;
   output.stop_reason = output.text.substr(stop->begin, stop->end - stop->begin);
   output.text.resize(state.request.params.include_stop_str_in_output ? stop->end : stop->begin);
@@ -414,8 +414,9 @@ bool OutputProcessor::deliver(State& state, std::size_t index, bool finished, st
   const CompletionOutput& output = state.output.outputs[index];
   std::size_t& delivered = state.texts[index].delivered;
   const std::string_view text(output.text);
-  const bool holds_back = !output.finished() && !state.request.params.include_stop_str_in_output;
-  const std::size_t end = text.size() - (holds_back ? state.stops.held_back(output.text) : 0);
+  const SamplingParams& params = state.request.params;
+  const bool holds_back = !output.finished() && !params.include_stop_str_in_output;
+  const std::size_t end = text.size() - (holds_back ? num_held_back(params.stop, output.text) : 0);
   const std::string_view new_text = end > delivered ? text.substr(delivered, end - delivered) : "";
   delivered += new_text.size();
   try {

@@ -22,25 +22,17 @@
 
 namespace quire {
 
-// Finds stop strings in a text that grows, across the borders of its pieces.
-class StopStrings {
- public:
-  StopStrings() = default;
-  explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-
-  struct Place {
-    std::size_t begin, end;  // of a stop string in the text
-    auto operator<=>(const Place&) const = default;
-  };
-  // The one that begins first, of those that begin there the shortest; looking only at those that can have
-  // ended since the text had `old_size` bytes.
-  std::optional<Place> find(const std::string& text, std::size_t old_size) const;
-  // How many bytes at the text's end could be the beginning of a stop string.
-  std::size_t held_back(const std::string& text) const;
-
- private:
-  std::vector<std::string> stops_;
+// Where a stop string stands in a text.
+struct StopPlace {
+  std::size_t begin, end;
+  auto operator<=>(const StopPlace&) const = default;
 };
+// In a text that grows: the one that begins first, of those that begin there the shortest; looking only at
+// those that can have ended since the text had `old_size` bytes.
+std::optional<StopPlace> find_stop(const std::vector<std::string>& stops, const std::string& text,
+                                   std::size_t old_size);
+// How many bytes at the text's end could be the beginning of a stop string.
+std::size_t num_held_back(const std::vector<std::string>& stops, const std::string& text);
 
 // Turns tokens into text, finds stop strings and calls back, on a thread of its own, so that none of it
 // delays a step. Thread contract: add, push and finish may be called from any thread; what concerns one
@@ -103,7 +95,6 @@ class OutputProcessor {
     std::shared_ptr<const std::vector<TokenId>> prompt;  // until its first event, when the output gets it
     RequestOutput output;
     std::vector<Text> texts;  // by output
-    StopStrings stops;
     int num_unfinished = 0;
   };
   using States = std::map<RequestId, State>;
