@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 
+#include "record/recording.h"
 #include "scheduler/plan_codec.h"
 
 namespace quire {
@@ -270,48 +271,35 @@ void EventWriter::lost_steps(std::span<const SequenceUpdate> updates) {
   for (const SequenceUpdate& update : updates) chains_.erase(update.id);
 }
 
-void EventReader::begin(std::span<const std::byte> chunk) {
-  in_ = ByteReader(chunk);
-  time_ = in_.next_number();
-}
-
-bool EventReader::read(SchedulerObserver& to) {
-  if (in_.num_left() == 0) return false;
+void RecordingReader::read_event(SchedulerObserver& to) {
   const std::uint8_t kind = in_.byte();
   time_ += in_.next_number();
   switch (kind) {
     case kAdded:
-      read_added(to);
-      return true;
+      return read_added(to);
     case kAborted:
-      to.aborted(in_.next_number());
-      return true;
+      return to.aborted(in_.next_number());
     case kPlanned:
     case kNotPlanned:
-      read_planned(to, kind == kPlanned);
-      return true;
+      return read_planned(to, kind == kPlanned);
     case kApplied:
-      read_applied(to);
-      return true;
+      return read_applied(to);
     case kForeseen:
-      read_foreseen(to);
-      return true;
+      return read_foreseen(to);
     case kForked:
-      read_forked(to);
-      return true;
+      return read_forked(to);
     case kLost:
       in_flight_.clear();
-      to.lost_steps({});
-      return true;
+      return to.lost_steps({});
     case kEnd:
       ended_ = true;
-      return true;
+      return;
     default:
       fail("{} is no kind of event", kind);
   }
 }
 
-void EventReader::read_added(SchedulerObserver& to) {
+void RecordingReader::read_added(SchedulerObserver& to) {
   SequenceRequest request;
   unsigned bits = 0;
   walk_request(in_, request, bits);
@@ -332,7 +320,7 @@ void EventReader::read_added(SchedulerObserver& to) {
   to.added(request);
 }
 
-void EventReader::read_planned(SchedulerObserver& to, bool has_plan) {
+void RecordingReader::read_planned(SchedulerObserver& to, bool has_plan) {
   std::vector<PlanningFailure> failures(in_.size());
   for (PlanningFailure& failure : failures) in_.number(failure.id);
   if (!has_plan) return to.planned(nullptr, failures);
@@ -343,13 +331,13 @@ void EventReader::read_planned(SchedulerObserver& to, bool has_plan) {
   to.planned(&plan, failures);
 }
 
-TokenId EventReader::read_token(FinishReason finish) {
+TokenId RecordingReader::read_token(FinishReason finish) {
   if (!format_.with_tokens && finish == FinishReason::kStop) return EventFormat::kStopToken;
   return in_.next_number<TokenId>();
 }
 
 // Of steps before the first chunk that was kept, the sequences are not known: their ids are 0.
-void EventReader::read_applied(SchedulerObserver& to) {
+void RecordingReader::read_applied(SchedulerObserver& to) {
   StepResult result;
   std::vector<SequenceUpdate> updates;
   std::vector<SequenceId> ids(in_.size());
@@ -376,7 +364,7 @@ void EventReader::read_applied(SchedulerObserver& to) {
   to.applied(result, updates);
 }
 
-void EventReader::read_foreseen(SchedulerObserver& to) {
+void RecordingReader::read_foreseen(SchedulerObserver& to) {
   const SequenceId id = in_.next_number();
   std::vector<SequenceUpdate> updates(in_.size());
   for (SequenceUpdate& update : updates) {
@@ -387,7 +375,7 @@ void EventReader::read_foreseen(SchedulerObserver& to) {
   to.foreseen(id, updates);
 }
 
-void EventReader::read_forked(SchedulerObserver& to) {
+void RecordingReader::read_forked(SchedulerObserver& to) {
   const SequenceId first = in_.next_number();
   std::vector<BeamFork> forks(in_.size());
   for (BeamFork& fork : forks) {

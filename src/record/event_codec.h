@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <span>
 #include <string_view>
@@ -23,8 +22,8 @@ struct EventFormat {
 };
 
 // Writes what a scheduler does, some 3 bytes for a sequence that decodes in a step: for each event its kind,
-// the microseconds since the one before, and its fields in the order of the walks and of EventReader's
-// functions. begin() starts a chunk, whose times need no chunk before it.
+// the microseconds since the one before, and its fields in the order of the walks and of
+// RecordingReader's functions. begin() starts a chunk, whose times need no chunk before it.
 class EventWriter final : public SchedulerObserver {
  public:
   // secret: without it nothing can be learnt from the name of a row or a text, but that equal ones have equal
@@ -75,31 +74,5 @@ class EventWriter final : public SchedulerObserver {
 
 // Writes a plan: of two that are equal, equal bytes. Tokens and what sampling needs are not in them.
 void write_plan(ByteWriter& out, const StepPlan& plan);
-
-// Reads what an EventWriter has written, chunk after chunk. Error where it is no such thing.
-class EventReader {
- public:
-  explicit EventReader(const EventFormat& format) : format_(format) {}
-
-  void begin(std::span<const std::byte> chunk);
-  // Tells `to` of the next event of the chunk. False: there is none.
-  bool read(SchedulerObserver& to);
-  std::uint64_t time() const { return time_; }  // of the last one
-  bool ended() const { return ended_; }         // the recording is whole
-
- private:
-  void read_added(SchedulerObserver& to);
-  void read_planned(SchedulerObserver& to, bool has_plan);
-  void read_applied(SchedulerObserver& to);
-  void read_foreseen(SchedulerObserver& to);
-  void read_forked(SchedulerObserver& to);
-  TokenId read_token(FinishReason finish);
-
-  EventFormat format_;
-  ByteReader in_{{}};
-  std::uint64_t time_ = 0;
-  bool ended_ = false;
-  std::deque<std::vector<SequenceId>> in_flight_;  // of each step
-};
 
 }  // namespace quire

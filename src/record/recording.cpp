@@ -149,11 +149,13 @@ std::span<const std::byte> RecordingReader::next_chunk() {
 }
 
 bool RecordingReader::next(SchedulerObserver& to) try {
-  while (!events_.read(to)) {
+  while (in_.num_left() == 0) {
     const auto chunk = next_chunk();
     if (chunk.empty()) return false;
-    events_.begin(chunk);
+    in_ = ByteReader(chunk);
+    time_ = in_.next_number();
   }
+  read_event(to);
   return true;
 } catch (const Error& e) {
   fail("{}: in what ends at byte {}: {}", recording_.where_, at_, e.what());

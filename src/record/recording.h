@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -61,22 +62,34 @@ class Recording {
 class RecordingReader {
  public:
   explicit RecordingReader(const Recording& recording)
-      : recording_(recording), events_(recording.info_.format()), at_(recording.first_chunk_) {}
+      : recording_(recording), format_(recording.info_.format()), at_(recording.first_chunk_) {}
 
   // Tells `to` of the next event. False: there is none. Error where a chunk is broken.
   bool next(SchedulerObserver& to);
   // Of the last event, also while it is told: microseconds, and seconds.
-  std::uint64_t time() const { return events_.time(); }
+  std::uint64_t time() const { return time_; }
   double seconds() const { return static_cast<double>(time()) * 1e-6; }
-  bool ended() const { return events_.ended(); }  // the recording is whole
+  bool ended() const { return ended_; }  // the recording is whole
 
  private:
   // Empty: there is none that is whole. Error where it is not what was written.
   std::span<const std::byte> next_chunk();
+  // What an EventWriter has written (event_codec.cpp). Error where it is no such thing.
+  void read_event(SchedulerObserver& to);
+  void read_added(SchedulerObserver& to);
+  void read_planned(SchedulerObserver& to, bool has_plan);
+  void read_applied(SchedulerObserver& to);
+  void read_foreseen(SchedulerObserver& to);
+  void read_forked(SchedulerObserver& to);
+  TokenId read_token(FinishReason finish);
 
   const Recording& recording_;
-  EventReader events_;
-  std::size_t at_;  // the next chunk
+  const EventFormat format_;
+  std::size_t at_;     // the next chunk
+  ByteReader in_{{}};  // this one's
+  std::uint64_t time_ = 0;
+  bool ended_ = false;
+  std::deque<std::vector<SequenceId>> in_flight_;  // of each step
 };
 
 }  // namespace quire

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -25,9 +27,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       quire::Recording({data + 1, data + size}, "file").read(replayer);
       return 0;
     }
-    quire::EventReader reader({.block_size = 8, .with_tokens = (data[0] & 1) != 0});
-    reader.begin(bytes);
-    while (reader.read(replayer) && !replayer.difference()) {
+    quire::RecordingInfo info;
+    info.with_tokens = (data[0] & 1) != 0;
+    info.scheduler = config;
+    std::string file;
+    for (const auto& part : {quire::write_header(info), quire::frame_chunk(bytes)})
+      file.append(reinterpret_cast<const char*>(part.data()), part.size());
+    const quire::Recording recording(std::move(file), "file");
+    quire::RecordingReader reader(recording);
+    while (reader.next(replayer) && !replayer.difference()) {
     }
   } catch (const quire::Error&) {
   }
