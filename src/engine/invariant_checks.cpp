@@ -14,17 +14,13 @@ namespace {
 constexpr std::int64_t kAuto = -1;
 constexpr int kRarer = 2000;  // a check takes at most one in so many parts of the time
 
-// The number that docs/invariants.md has for it, with which its message begins; 0: none.
-int number_of(std::string_view what) {
+// By the number that docs/invariants.md has for it, with which its message begins.
+bool mixes_contents(std::string_view what) {
   constexpr std::string_view kBefore = " is false: ";
   const std::size_t at = what.find(kBefore);
   int number = 0;
   if (at != std::string_view::npos)
     std::from_chars(what.data() + at + kBefore.size(), what.data() + what.size(), number);
-  return number;
-}
-
-bool mixes_contents(int number) {
   return (number >= 1 && number <= 6) || number == 16 || (number >= 18 && number <= 20);
 }
 
@@ -54,7 +50,7 @@ BrokenInvariant InvariantChecks::check(const std::function<void()>& check) {
   } catch (const std::exception& e) {
     ++num_broken_;
     broken = {.what = format_text("an invariant is broken: {}", e.what()),
-              .mixes_contents = mixes_contents(number_of(e.what()))};
+              .mixes_contents = mixes_contents(e.what())};
     log_error("{}; {}", broken.what, broken.mixes_contents ? "contents may be mixed" : "the engine goes on");
   }
   const auto end = TimePoint::clock::now();
