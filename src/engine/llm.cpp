@@ -183,9 +183,8 @@ std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage
   if (!impl_->chat_template) throw Error(impl_->template_error);
   OrderedJson context;
   context["messages"] = OrderedJson::array();
-  for (const ChatMessage& message : messages) {
+  for (const ChatMessage& message : messages)
     context["messages"].push_back({{"role", message.role}, {"content", message.content}});
-  }
   context["add_generation_prompt"] = true;
   return impl_->engine.tokenizer().encode(impl_->chat_template->render(std::move(context), {local_time()}),
                                           false);

@@ -49,9 +49,8 @@ ModelFiles open_model(const std::string& model) {
   ModelFiles files{directory, ModelConfig::from_file(directory / "config.json"),
                    read_generation_config(directory)};
   std::error_code ec;
-  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec)) {
+  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec))
     files.tokenizer.emplace(Tokenizer::from_file(path));
-  }
   const QuantizationMethod quantization = find_quantization(files.config, directory);
   files.is_quantized = quantization != nullptr;
   files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {

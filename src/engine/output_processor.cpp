@@ -30,9 +30,8 @@ std::optional<StopPlace> find_stop(const std::vector<std::string>& stops, const 
 std::size_t num_held_back(const std::vector<std::string>& stops, const std::string& text) {
   std::size_t longest = 0;
   for (const std::string& stop : stops) {
-    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n) {
+    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > longest; --n)
       if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
-    }
   }
   return longest;
 }

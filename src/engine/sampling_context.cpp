@@ -72,15 +72,13 @@ void validate_distribution(const SamplingParams& params) {
 }
 
 void validate_end(const SamplingParams& params, int vocab_size) {
-  if (params.max_tokens < (params.prompt_logprobs ? 0 : 1)) {
+  if (params.max_tokens < (params.prompt_logprobs ? 0 : 1))
     fail("max_tokens is {}; it must be at least 1, or 0 with prompt_logprobs", params.max_tokens);
-  }
   check_range("min_tokens", params.min_tokens, 0, params.max_tokens, "max_tokens, ");
   check_count("stop", params.stop.size(), kMaxStops);
   for (const std::string& stop : params.stop) {
-    if (stop.empty() || stop.size() > kMaxStopBytes) {
+    if (stop.empty() || stop.size() > kMaxStopBytes)
       fail("stop has a string of {} bytes; each must have 1 to {}", stop.size(), kMaxStopBytes);
-    }
   }
   check_count("stop_token_ids", params.stop_token_ids.size(), kMaxStopTokenIds);
   for (const TokenId id : params.stop_token_ids) check_id("stop_token_ids", id, vocab_size);
@@ -88,9 +86,8 @@ void validate_end(const SamplingParams& params, int vocab_size) {
 
 void validate_text(const SamplingParams& params) {
   if (!params.detokenize && !params.stop.empty()) fail("stop needs text; detokenize is off");
-  if (const auto kept = params.truncate_prompt_tokens; kept && *kept != -1 && *kept < 1) {
+  if (const auto kept = params.truncate_prompt_tokens; kept && *kept != -1 && *kept < 1)
     fail("truncate_prompt_tokens is {}; it must be at least 1, or -1 for what fits beside max_tokens", *kept);
-  }
 }
 
 void validate_tokens(const SamplingParams& params, const SamplingContext& context) {

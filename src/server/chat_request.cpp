@@ -14,9 +14,8 @@ const std::string& part_text(const OrderedJson& part, const std::string& place) 
   const JsonFields fields(part, place);
   const std::string* type = fields.text("type");
   const bool is_text = type == nullptr || *type == "text" || *type == "input_text" || *type == "output_text";
-  if (!is_text && *type != "refusal") {
+  if (!is_text && *type != "refusal")
     refuse(fields.place_of("type"), "is {}; this model takes text alone", in_quotes(*type));
-  }
   return fields.required_text(is_text ? "text" : "refusal");
 }
 
@@ -48,9 +47,8 @@ std::string text_of(const OrderedJson& template_message) {
 }
 
 OrderedJson read_message(const JsonFields& fields, ContentFormat format) {
-  if (fields.asks("function_call")) {
+  if (fields.asks("function_call"))
     refuse(fields.place_of("function_call"), "is not supported; use tool_calls");
-  }
   OrderedJson message;
   message["role"] = fields.required_text("role");  // any: which ones there are is the template's to say
   if (message["role"] == "developer") message["role"] = "system";  // templates know the older name

@@ -93,9 +93,8 @@ void run(IoThread& thread) {
 }  // namespace
 
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
-  for (const auto& [key, value] : headers) {
+  for (const auto& [key, value] : headers)
     if (boost::beast::iequals(key, name)) return value;
-  }
   return std::nullopt;
 }
 

@@ -266,9 +266,8 @@ std::shared_ptr<const AttentionPlan> CudaBackend::plan_attention(const Attention
                                                                  const AttentionShape& shape) {
   auto plan = std::make_shared<const CudaAttentionPlan>(shape);
   if (!batch.workspace.defined()) return plan;
-  if (!deterministic_) {
+  if (!deterministic_)
     plan_decode(context(OpKind::kAttention), batch, shape, batch.workspace.rows(0, prefill_start(shape)));
-  }
   plan_prefill(context(), batch, shape, prefill_workspace(batch.workspace, shape), prefill_of());
   return plan;
 }

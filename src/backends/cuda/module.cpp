@@ -38,9 +38,8 @@ void describe_devices(ModuleReport& report, bool with_memory) {
          version(runtime));
   }
   int count = 0;
-  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)
     fail("no NVIDIA GPU can be used: {}", cudaGetErrorString(status));
-  }
   for (int i = 0; i < count; ++i) {
     DeviceInfo& device = report.devices.emplace_back();
     try {
