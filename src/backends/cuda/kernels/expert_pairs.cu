@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kWarps * 32, 3)
       up_sum = dot<T>(ups[i], values[i], up_sum);
     }
   }
-  gate_sum = sum_of_warp(gate_sum);
-  up_sum = sum_of_warp(up_sum);
+  gate_sum = sum_of_lanes<16, 1>(gate_sum);
+  up_sum = sum_of_lanes<16, 1>(up_sum);
   if (lane != 0) return;
   static_cast<T*>(args.inner)[std::int64_t{pair} * args.intermediate + at.row] =
       narrow<T>(gated(args.gate, gate_sum, up_sum, args.routing.expert(pair), at.row));
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2) down_kernel(const __grid_const
 #pragma unroll
     for (int i = 0; i < kReads; ++i) sum = fmaf(factors[i], dot<T>(weights[i], values[i], 0), sum);
   }
-  sum = sum_of_warp(sum);
+  sum = sum_of_lanes<16, 1>(sum);
   if (lane != 0) return;
   sum += bias_sum(args.routing, at.item, args.down_bias, args.hidden, at.row);
   static_cast<T*>(args.out)[at.item * args.out_stride + at.row] = narrow<T>(sum);

@@ -114,10 +114,4 @@ __device__ inline float dot(const Vec<T, 1>& a, const Vec<T, 1>& b, float sum) {
   return fmaf(widen(a.values[0]), widen(b.values[0]), sum);
 }
 
-__device__ inline float sum_of_warp(float value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
-  return value;
-}
-
 }  // namespace quire::cuda

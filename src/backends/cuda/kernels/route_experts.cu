@@ -59,7 +59,7 @@ __device__ void choose_experts(const RouteArgs& args, int token, const float* lo
         total = 0;
 #pragma unroll
         for (int i = 0; i < kHeld; ++i) total += left[i] == 0 ? 0.0F : expf(from_ordered(left[i]) - top);
-        total = sum_of_warp(total);
+        total = sum_of_lanes<16, 1>(total);
       }
     }
     if (lane == round) {
@@ -71,7 +71,7 @@ __device__ void choose_experts(const RouteArgs& args, int token, const float* lo
       if (i * 32 + lane == winner) left[i] = 0;
     }
   }
-  if (args.normalize) total = sum_of_warp(weight) + args.sum_offset;
+  if (args.normalize) total = sum_of_lanes<16, 1>(weight) + args.sum_offset;
   if (lane >= args.top_k) return;
   args.experts[token * args.experts_stride + lane] = chosen;
   const float scale = args.scales == nullptr ? args.scale : args.scale * args.scales[chosen];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kRouterWarps * 32)
 #pragma unroll
       for (int i = 0; i < kRouterSteps; ++i) sum = dot<T>(weights[i], values[i], sum);
     }
-    sum = sum_of_warp(sum);
+    sum = sum_of_lanes<16, 1>(sum);
     if (lane == 0) meeting_place[row] = sum;
   }
   cluster.sync();

@@ -221,12 +221,7 @@ class Race {
 
   // Whether u <= exp(logit / temperature - the score to beat).
   __device__ bool can_win(float logit, std::uint32_t bits) const {
-    return static_cast<float>(bits) <= exp2f_fast(logit * slope_ + limit_);
-  }
-  __device__ static float exp2f_fast(float x) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
+    return static_cast<float>(bits) <= exp2_approx(logit * slope_ + limit_);
   }
   __device__ std::array<std::uint32_t, 4> random_bits(int group) const {
     return philox4x32(seed_, {static_cast<std::uint32_t>(group), position_, 0, 0}, MultiplyHighLow{});

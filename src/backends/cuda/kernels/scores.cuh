@@ -1,17 +1,12 @@
 #pragma once
 
 #include "backends/cuda/kernels/attention.h"
+#include "backends/cuda/kernels/vec.cuh"
 
 namespace quire::cuda {
 
 // What attention's fast kernels do to scores besides products. Weights are powers of 2, and so scores are in
 // base 2.
-
-__device__ inline float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // To 1e-6, where tanh.approx is off by 5e-4.
 __device__ inline float tanh_approx(float x) {

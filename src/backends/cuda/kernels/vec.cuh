@@ -30,6 +30,13 @@ __device__ T narrow(float value) {
   }
 }
 
+// 2^x, to 2^-22 of itself.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 template <int kFirst, int kLast>
 constexpr int kNextLanes = kFirst < kLast ? 2 * kFirst : kFirst / 2;
 
