@@ -24,22 +24,15 @@ __global__ __launch_bounds__(kPlainThreads) void fixed_order_kernel(
   const PlainPlace at;
   float sums[4][4] = {};
   for (int begin = 0; begin < args.k; begin += kPlainStep) {
-    for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainStep; i += kPlainThreads) {
-      const int r = i / kPlainStep;
-      const int c = i % kPlainStep;
-      tile.x[c][r] =
-          plain_element<T>(args.x, args.x_stride, at.first_token + r, args.tokens, begin + c, args.k);
-    }
-    {
-      const int r = static_cast<int>(threadIdx.x) / 4;
-      const int c = static_cast<int>(threadIdx.x) % 4 * 4;
-      float4 values = make_float4(0, 0, 0, 0);
-      if (at.first_row + r < args.n) values = four_values(matrix, at.first_row + r, begin + c);
-      tile.weight[c][r] = values.x;
-      tile.weight[c + 1][r] = values.y;
-      tile.weight[c + 2][r] = values.z;
-      tile.weight[c + 3][r] = values.w;
-    }
+    load_plain<T>(tile.x, args.x, args.x_stride, at.first_token, args.tokens, begin, args.k);
+    const int r = static_cast<int>(threadIdx.x) / 4;
+    const int c = static_cast<int>(threadIdx.x) % 4 * 4;
+    float4 values = make_float4(0, 0, 0, 0);
+    if (at.first_row + r < args.n) values = four_values(matrix, at.first_row + r, begin + c);
+    tile.weight[c][r] = values.x;
+    tile.weight[c + 1][r] = values.y;
+    tile.weight[c + 2][r] = values.z;
+    tile.weight[c + 3][r] = values.w;
     __syncthreads();
     tile.multiply(sums, at);
     __syncthreads();

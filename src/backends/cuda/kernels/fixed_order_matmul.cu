@@ -135,14 +135,8 @@ __global__ __launch_bounds__(kPlainThreads) void plain_kernel(LinearArgs args) {
   const PlainPlace at;
   float sums[4][4] = {};
   for (int begin = 0; begin < args.k; begin += kPlainStep) {
-    for (int i = threadIdx.x; i < kPlainTile * kPlainStep; i += kPlainThreads) {
-      const int r = i / kPlainStep;
-      const int c = i % kPlainStep;
-      tile.x[c][r] =
-          plain_element<float>(args.x, args.x_stride, at.first_token + r, args.tokens, begin + c, args.k);
-      tile.weight[c][r] =
-          plain_element<float>(args.weight, args.k, at.first_row + r, args.n, begin + c, args.k);
-    }
+    load_plain<float>(tile.x, args.x, args.x_stride, at.first_token, args.tokens, begin, args.k);
+    load_plain<float>(tile.weight, args.weight, args.k, at.first_row, args.n, begin, args.k);
     __syncthreads();
     tile.multiply(sums, at);
     __syncthreads();

@@ -45,13 +45,16 @@ struct PlainTile {
   }
 };
 
-// An element of a row-major matrix, zero outside of it.
+// A step's operand: rows from first_row on of a row-major matrix [rows, columns], columns from `begin` on;
+// zeros outside of it.
 template <typename T>
-__device__ inline float plain_element(const void* matrix, std::int64_t stride, int row, int rows, int column,
-                                      int columns) {
-  return column < columns && row < rows
-             ? static_cast<float>(static_cast<const T*>(matrix)[row * stride + column])
-             : 0.0F;
+__device__ inline void load_plain(float (&to)[kPlainStep][kPlainTile + 1], const void* matrix,
+                                  std::int64_t stride, int first_row, int rows, int begin, int columns) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPlainTile * kPlainStep; i += kPlainThreads) {
+    const int r = i / kPlainStep, c = i % kPlainStep;
+    const T* from = static_cast<const T*>(matrix) + (first_row + r) * stride + begin + c;
+    to[c][r] = first_row + r < rows && begin + c < columns ? static_cast<float>(*from) : 0.0F;
+  }
 }
 
 // out = the thread's sums + bias.
