@@ -129,8 +129,8 @@ template <int kWidth, typename T>
 void launch_prepare(const LaunchContext& context, int num_tokens, PrepareArgs<T> args) {
   const auto set_heads_per_warp = [&](int heads) {
     args.heads_per_warp = heads;
-    args.query_groups = static_cast<int>(ceil_div(args.num_heads, heads));
-    args.kv_groups = static_cast<int>(ceil_div(args.num_kv_heads, heads));
+    args.query_groups = ceil_div(args.num_heads, heads);
+    args.kv_groups = ceil_div(args.num_kv_heads, heads);
     return static_cast<unsigned>(args.query_groups + 2 * args.kv_groups);
   };
   // A warp takes more heads once there are enough warps to fill the card; each is computed the same.

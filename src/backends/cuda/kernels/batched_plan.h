@@ -41,7 +41,6 @@ inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrde
   constexpr int kLongSlices = 32;                      // of k: a block reads for long
   constexpr int kSplitBlocks = 192;                    // at most, by splitting
   constexpr int kSingleBlocks = 3 * kMultiprocessors;  // more are merged
-  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
   using P = BatchedPlan;
   const int row_groups = ceil_div(rows, P::kGroupRows);
   const int token_tiles = ceil_div(tokens, P::kTileTokens);

@@ -21,7 +21,6 @@ constexpr int blocks_per_sm(CacheCode code, int head_tiles) {
   return code != CacheCode::kNone && head_tiles == 1 ? 3 : 2;
 }
 
-__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // What a warp needs of shared memory grows with the head size.
 constexpr int warps_per_block(int head_dim) { return head_dim > 128 ? 2 : 4; }
 

@@ -257,8 +257,8 @@ void grouped_matmul(const LaunchContext& context, const Tensor& out, const Tenso
                       .offsets = groups.offsets.data_as<const int>(),
                       .num_experts = static_cast<int>(num_experts),
                       .n = static_cast<int>(n),
-                      .row_tiles = static_cast<int>(ceil_div(gated ? 2 * n : n, kTileRows)),
-                      .slices = static_cast<int>(ceil_div(x.dim(1), kDepth)),
+                      .row_tiles = ceil_div(gated ? 2 * n : n, kTileRows),
+                      .slices = ceil_div(x.dim(1), kDepth),
                       .gate = groups.gate};
   const ProductMaps maps{map_weight(weight, kTileRows, gated ? n : 0), map_rows(x, groups.tile_tokens)};
   dispatch_operand(x.dtype(), [&]<typename T>() {

@@ -57,6 +57,11 @@ __device__ inline void admit_next_kernel() {
 }
 #endif
 
+template <typename A, typename B>
+__host__ __device__ constexpr int ceil_div(A a, B b) {
+  return static_cast<int>((a + b - 1) / b);
+}
+
 // Calls f.template operator()<kValue>() with the one of kValues that is `value`, or, in the second form, with
 // the first that is at least that; whether there is one.
 template <auto... kValues, typename Value, typename F>

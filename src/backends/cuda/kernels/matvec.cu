@@ -358,8 +358,6 @@ bool fits(const LaunchContext& context, int tokens, int ring_groups) {
   return ring_bytes_of(ring_groups) + partial_bytes(tokens, kLeastPassRows) <= context.shared_bytes;
 }
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 template <typename Unit, typename T, typename Out, bool kGated>
 void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const int groups = ceil_div(args.n, kGroupRows);

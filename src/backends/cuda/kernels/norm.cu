@@ -91,7 +91,7 @@ void launch_rows(const LaunchContext& context, const Tensor& out, const Tensor& 
     // Few vectors a thread where the row is short: more rows share a multiprocessor.
     const int held = kWidth == 1 || args.columns > 8192 ? 4 : args.columns > 1024 ? 2 : 1;
     const unsigned wanted = ceil_div(ceil_div(args.columns, kWidth), held);
-    const unsigned threads = std::min(ceil_div(wanted, 32) * 32, kMaxNormThreads);
+    const unsigned threads = std::min<unsigned>(ceil_div(wanted, 32) * 32, kMaxNormThreads);
     dispatch<1, 2, 4>(held, [&]<int kHeld>() {
       dispatch_form(params, [&]<NormForm kForm>() {
         launch(context, "norm", norm_kernel<kWidth, kHeld, kForm, In, Out, Row>, out.dim(0), threads, 0,

@@ -15,7 +15,7 @@ constexpr int kPlainStep = 16;  // along k
 constexpr int kPlainThreads = 256;
 
 inline dim3 plain_grid(const LinearArgs& args) {
-  return {ceil_div(args.n, kPlainTile), ceil_div(args.tokens, kPlainTile)};
+  return dim3(ceil_div(args.n, kPlainTile), ceil_div(args.tokens, kPlainTile));
 }
 
 // What a thread computes: 4 × 4 elements of out, 16 apart.

@@ -40,8 +40,6 @@ constexpr int kSumsBytes = Layout::kSteps * kTokens * int{sizeof(float)};
 constexpr int kMaxStages = 8;
 constexpr int kMaxCluster = 8;  // blocks
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 // x as the product's stages take it: for each block of tokens, and each tile of columns in it, kXBytes of
 // values, and where there are minima float [step][token], sums of the steps that the product takes with it.
 // Of each four columns the first two come first, the others 8 columns on (quantized.h).

@@ -399,8 +399,6 @@ __global__ __launch_bounds__(kThreads,
   }
 }
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 // Sets how a block uses its warps and its shared memory; gives the bytes.
 int plan_block(const LaunchContext& context, MatvecArgs& args, int block_tiles) {
   const QuantizedLayout& layout = args.matrix.layout;

@@ -127,6 +127,4 @@ struct RowsOf {
   __device__ T* operator[](std::int64_t row) const { return data + row * stride; }
 };
 
-inline unsigned ceil_div(std::int64_t a, std::int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
-
 }  // namespace quire::cuda

@@ -349,8 +349,6 @@ __global__ __launch_bounds__(kThreads + kRoundThreads,
   }
 }
 
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
 int ring_bytes(const W8a8Args& args) {
   const int vectors = kCodeVectors + (args.block_log2 < 31 ? kScaleVectors : 0);
   return kWarps * args.ring_units * vectors * int{sizeof(uint4)};
