@@ -53,10 +53,7 @@ struct Params : ProductOut {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-struct Barriers {
-  std::uint64_t full[BatchedPlan::kMaxStages];
-  std::uint64_t free[BatchedPlan::kMaxStages];
-};
+using Barriers = RingBarriers<BatchedPlan::kMaxStages>;
 
 // A block's place in the product.
 template <int kTokens>
@@ -183,35 +180,31 @@ struct Consumer {
 
   // As receive_sums, but from the first part of k to the last.
   __device__ void receive_and_write(const float4* exchange) {
-    const int slots = (kBlocks + tile.split - 1) / tile.split;
+    const int slots = ceil_div(kBlocks, tile.split);
     const int warp_row = static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16;
     const int row = (tile.group + group) * kGroupRows + warp_row;
     const int first_column = kGated ? row / 2 : row;
     const std::conditional_t<kCodes, CodeScales<kGated>, NoScales> scales(p, first_column);
     const ProductWriter<Out, kGated> writer(p, first_column);
-    int owner = 0, slot = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if (owner == tile.rank) {
-        float whole[4] = {};
-        // Counted, since a remainder for each part makes the first token of 8B's shape 2 ms later.
-        int sender = tile.split - 1 - owner;
-        for (int rank = 0; rank < tile.split; ++rank, ++sender) {
-          float4 part = make_float4(sums[b][0], sums[b][1], sums[b][2], sums[b][3]);
-          if (rank == owner)
-            sender = -1;
-          else
-            part = exchange[place(sender * slots + slot)];
-          whole[0] += part.x;
-          whole[1] += part.y;
-          whole[2] += part.z;
-          whole[3] += part.w;
-        }
-        scales.scale(whole, tile.token + b * 8);
-        writer.write(whole, tile.token + b * 8);
+    for_sums<kBlocks>(tile, [&](int b, int owner, int slot) {
+      if (owner != tile.rank) return;
+      float whole[4] = {};
+      // Counted, since a remainder for each part makes the first token of 8B's shape 2 ms later.
+      int sender = tile.split - 1 - owner;
+      for (int rank = 0; rank < tile.split; ++rank, ++sender) {
+        float4 part = make_float4(sums[b][0], sums[b][1], sums[b][2], sums[b][3]);
+        if (rank == owner)
+          sender = -1;
+        else
+          part = exchange[place(sender * slots + slot)];
+        whole[0] += part.x;
+        whole[1] += part.y;
+        whole[2] += part.z;
+        whole[3] += part.w;
       }
-      if (++owner == tile.split) owner = 0, ++slot;
-    }
+      scales.scale(whole, tile.token + b * 8);
+      writer.write(whole, tile.token + b * 8);
+    });
   }
   // Of a thread's part of one block of sums.
   __device__ int place(int block) const {
@@ -229,32 +222,19 @@ __global__ __launch_bounds__(kMaxThreads,
   extern __shared__ __align__(1024) std::uint8_t ring[];  // swizzling goes by address: 1,024 bytes repeat
   __shared__ Barriers barriers;
   admit_next_kernel();
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < p.stages; ++s) {
-      hopper::init_barrier(&barriers.full[s], 1);
-      hopper::init_barrier(&barriers.free[s], static_cast<unsigned>(p.groups) * 4);
-    }
-    hopper::publish_barriers();
-  }
+  if (threadIdx.x == 0) barriers.init(p.stages, p.groups * 4);
   __syncthreads();
   const Tile<kTokens> tile(p);
   auto* exchange = reinterpret_cast<float4*>(ring);
   if (static_cast<int>(threadIdx.x) >= p.groups * kWarpgroup) {
     if (threadIdx.x % 32 == 0) copy_tile<kTokens, kGated>(p, maps, tile, ring, barriers);
     __syncwarp();
-    if (tile.split > 1) {
-      hopper::sync_cluster();
-      hopper::sync_cluster();
-    }
+    wait_for_sums(tile);
   } else {
     wait_for_kernels();
     Consumer<T, Out, kTokens, kGated> consumer{p, tile, ring, barriers};
     consumer.multiply();
-    if (tile.split > 1) {
-      hopper::sync_cluster();  // all rings are empty
-      send_sums(consumer.sums, exchange, tile, [&](int block) { return consumer.place(block); });
-      hopper::sync_cluster();
-    }
+    send_sums(consumer.sums, exchange, tile, [&](int block) { return consumer.place(block); });
     consumer.receive_and_write(exchange);
   }
 #else

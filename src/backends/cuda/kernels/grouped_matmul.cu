@@ -15,6 +15,7 @@
 #include "backends/cuda/kernels/experts.h"
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/product_tile.cuh"
+#include "backends/cuda/kernels/scan.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
 
 namespace quire::cuda {
@@ -45,12 +46,9 @@ struct Params {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 template <int kTokens>
-struct Shared {
-  static constexpr int kStages = stages_of(kTokens);
+struct Shared : RingBarriers<stages_of(kTokens)> {
   int begins[kMaxExperts + 1];       // of the experts' pairs
   int first_tiles[kMaxExperts + 1];  // tiles of tokens before each expert's
-  std::uint64_t full[kStages];
-  std::uint64_t free[kStages];
 };
 
 struct Tile {
@@ -98,10 +96,7 @@ class Tiles {
       const int e = base + lane;
       int sum = 0;
       if (e < p_.num_experts) sum = (shared_.begins[e + 1] - shared_.begins[e] + kTokens - 1) / kTokens;
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(~0U, sum, step);
-        if (lane >= step) sum += other;
-      }
+      sum = inclusive_sum_of_warp(sum);
       if (e < p_.num_experts) shared_.first_tiles[e + 1] = before + sum;
       before += __shfl_sync(~0U, sum, 31);
     }
@@ -216,13 +211,7 @@ __global__ __launch_bounds__(kThreads, 1) void grouped_matmul_kernel(const __gri
   extern __shared__ __align__(1024) std::uint8_t ring[];  // swizzling goes by address: 1,024 bytes repeat
   __shared__ Shared<kTokens> shared;
   admit_next_kernel();
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < stages_of(kTokens); ++s) {
-      hopper::init_barrier(&shared.full[s], 1);
-      hopper::init_barrier(&shared.free[s], kConsumers * 4);
-    }
-    hopper::publish_barriers();
-  }
+  if (threadIdx.x == 0) shared.init(stages_of(kTokens), kConsumers * 4);
   wait_for_kernels();
   const Tiles<kTokens> tiles(p, shared);
   if (threadIdx.x >= kConsumers * kWarpgroup) {

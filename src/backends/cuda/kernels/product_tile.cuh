@@ -1,6 +1,8 @@
 #pragma once
 
-#include "backends/cuda/kernels/mma.cuh"
+#include <cstdint>
+
+#include "backends/cuda/kernels/hopper.cuh"
 
 // What the Hopper products share whose left operand is the weight: rings of stages, and how sums, which lie
 // transposed, are written.
@@ -15,6 +17,21 @@ struct RingStage {
       place = 0;
       parity ^= 1;
     }
+  }
+};
+
+// The barriers of a ring: a stage is full when its copies are there, free when all warps have read it.
+template <int kStages>
+struct RingBarriers {
+  std::uint64_t full[kStages], free[kStages];
+
+  // By one thread; a barrier of the block must follow. warps: that read the stages.
+  __device__ void init(int stages, int warps) {
+    for (int s = 0; s < stages; ++s) {
+      hopper::init_barrier(&full[s], 1);
+      hopper::init_barrier(&free[s], static_cast<unsigned>(warps));
+    }
+    hopper::publish_barriers();
   }
 };
 

@@ -89,16 +89,6 @@ __global__ __launch_bounds__(kPackTokens* Layout::kSteps) void pack_input_kernel
 }
 
 struct BatchedArgs : LinearArgs {
-  BatchedArgs(const Tensor& out_tensor, const Tensor& x_tensor, const QuantizedMatrix& quantized,
-              const Tensor& bias_tensor, const Tensor& workspace)
-      : LinearArgs(out_tensor, x_tensor, quantized.tile_tensor(), bias_tensor),
-        matrix(quantized),
-        row_tiles(quantized.layout.row_tiles()),
-        col_tiles(quantized.layout.col_tiles()),
-        packed{workspace.data_as<std::uint8_t>(), col_tiles,
-               kXBytes + (quantized.layout.minimum == ScaleKind::kNone ? 0 : kSumsBytes)},
-        out_is_f32(out_tensor.dtype() == DType::kF32) {}
-
   int stage_bytes(int warpgroups) const {
     return packed.bytes + warpgroups * kGroupTiles * matrix.layout.tile_bytes;
   }
@@ -110,15 +100,13 @@ struct BatchedArgs : LinearArgs {
   int groups = 1;  // warpgroups that multiply
   int split = 1;   // blocks along k
   int stages = 1;
-  bool out_is_f32;
+  bool out_is_f32 = false;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-struct Shared {
+struct Shared : RingBarriers<kMaxStages> {
   ByteValues bytes;
-  std::uint64_t full[kMaxStages];
-  std::uint64_t free[kMaxStages];
   std::uint64_t turns[kMaxGroups];  // of the warpgroups that multiply
 };
 
@@ -133,6 +121,7 @@ struct Block {
   int begin = args.col_tiles * rank / args.split;
   int count = args.col_tiles * (rank + 1) / args.split - begin;  // of tiles of columns
 
+  __device__ KPart part() const { return {args.split, rank}; }
   __device__ std::uint8_t* x(int stage) const { return ring + stage * args.packed.bytes; }
   __device__ std::uint8_t* weight(int stage, int tile) const {
     return ring + args.stages * args.packed.bytes +
@@ -277,14 +266,13 @@ struct Consumer {
     }
   }
 
-  __device__ KPart part() const { return {block.args.split, block.rank}; }
   __device__ auto place() const {
     return [threads = block.args.groups * kWarpgroup](int i) { return i * threads + threadIdx.x; };
   }
   template <typename Out>
   __device__ void write(const ProductOut& out, const float4* exchange) {
     const ProductWriter<Out, false> writer(out, (block.row_tile + warp) * Layout::kTileRows);
-    receive_sums(sums, exchange, part(), place(),
+    receive_sums(sums, exchange, block.part(), place(),
                  [&](int b) { writer.write(sums[b], block.token_block * kTokens + b * 8); });
   }
   __device__ void finish(const ProductOut& out, float4* exchange) {
@@ -300,11 +288,7 @@ struct Consumer {
         values[3] *= scale.y;
       }
     }
-    if (block.args.split > 1) {
-      hopper::sync_cluster();  // all rings are empty
-      send_sums(sums, exchange, part(), place());
-      hopper::sync_cluster();
-    }
+    send_sums(sums, exchange, block.part(), place());
     block.args.out_is_f32 ? write<float>(out, exchange) : write<T>(out, exchange);
   }
 };
@@ -321,12 +305,8 @@ __global__ __launch_bounds__(kMaxThreads,
   admit_next_kernel();
   const Layout& layout = args.matrix.layout;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < args.stages; ++s) {
-      hopper::init_barrier(&shared.full[s], 1);
-      hopper::init_barrier(&shared.free[s], static_cast<unsigned>(args.groups) * 4);
-    }
     for (std::uint64_t& turn : shared.turns) hopper::init_barrier(&turn, 4);
-    hopper::publish_barriers();
+    shared.init(args.stages, args.groups * 4);
   }
   if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) shared.bytes.load(args.matrix);
   __syncthreads();
@@ -337,10 +317,7 @@ __global__ __launch_bounds__(kMaxThreads,
     copier.begin();
     copier.run();
     __syncwarp();
-    if (args.split > 1) {
-      hopper::sync_cluster();
-      hopper::sync_cluster();
-    }
+    wait_for_sums(block.part());
   } else {
     wait_for_kernels();
     Consumer<T, kCode, kMinima, kBlockSteps> consumer{block};
@@ -442,7 +419,14 @@ std::size_t quantized_batched_workspace_bytes(std::int64_t tokens, const Quantiz
 
 void quantized_batched_matmul(const LaunchContext& context, const Tensor& out, const Tensor& x,
                               const QuantizedMatrix& matrix, const Tensor& bias, const Tensor& workspace) {
-  const BatchedArgs args(out, x, matrix, bias, workspace);
+  const Layout& layout = matrix.layout;
+  const int sums_bytes = layout.minimum == ScaleKind::kNone ? 0 : kSumsBytes;
+  BatchedArgs args{{out, x, matrix.tile_tensor(), bias},
+                   matrix,
+                   layout.row_tiles(),
+                   layout.col_tiles(),
+                   {workspace.data_as<std::uint8_t>(), layout.col_tiles(), kXBytes + sums_bytes}};
+  args.out_is_f32 = out.dtype() == DType::kF32;
   if (args.tokens == 0 || args.n == 0) return;
   dispatch_operand(x.dtype(), [&]<typename T>() { launch_batched<T>(context, args); });
 }

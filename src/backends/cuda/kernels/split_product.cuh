@@ -32,7 +32,7 @@ struct ProductOut {
 
 // Bytes of shared memory that blocks of `threads` threads, each with sums of so many blocks, send each other.
 constexpr int exchange_bytes(int blocks, int split, int threads) {
-  return (split - 1) * ((blocks + split - 1) / split) * threads * int{sizeof(float4)};
+  return (split - 1) * ceil_div(blocks, split) * threads * int{sizeof(float4)};
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -101,41 +101,52 @@ struct KPart {
 // Block b of the sums is added and written by the cluster's block of rank b % split.
 // place(i): of this thread's part of the i-th block of sums that a block receives.
 
-// Sends what others add: all of the cluster must have come this far before.
-template <int kBlocks, typename Place>
-__device__ inline void send_sums(const float (&sums)[kBlocks][4], float4* exchange, const KPart& own,
-                                 const Place& place) {
-  const int slots = (kBlocks + own.split - 1) / own.split;
+// Calls f(b, owner, slot): block b is the slot-th of the sums that the cluster's block `owner` adds.
+template <int kBlocks, typename F>
+__device__ inline void for_sums(const KPart& own, const F& f) {
   int owner = 0, slot = 0;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-    if (owner != own.rank) {
-      const int sender = (own.rank - owner - 1 + own.split) % own.split;
-      hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner), sums[b]);
-    }
+    f(b, owner, slot);
     if (++owner == own.split) owner = 0, ++slot;
   }
+}
+// Sends what others add, once the rings of all of them, where it goes, are empty. The warps without sums call
+// wait_for_sums() in its place.
+template <int kBlocks, typename Place>
+__device__ inline void send_sums(const float (&sums)[kBlocks][4], float4* exchange, const KPart& own,
+                                 const Place& place) {
+  if (own.split == 1) return;
+  hopper::sync_cluster();
+  const int slots = ceil_div(kBlocks, own.split);
+  for_sums<kBlocks>(own, [&](int b, int owner, int slot) {
+    if (owner == own.rank) return;
+    const int sender = (own.rank - owner - 1 + own.split) % own.split;
+    hopper::store_to_block(exchange + place(sender * slots + slot), static_cast<unsigned>(owner), sums[b]);
+  });
+  hopper::sync_cluster();
+}
+__device__ inline void wait_for_sums(const KPart& own) {
+  if (own.split == 1) return;
+  hopper::sync_cluster();
+  hopper::sync_cluster();
 }
 // Adds what was sent to this block's, and calls write(block) for each of them.
 template <int kBlocks, typename Place, typename Write>
 __device__ inline void receive_sums(float (&sums)[kBlocks][4], const float4* exchange, const KPart& own,
                                     const Place& place, const Write& write) {
-  const int slots = (kBlocks + own.split - 1) / own.split;
-  int owner = 0, slot = 0;
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-    if (owner == own.rank) {
-      for (int sender = 0; sender < own.split - 1; ++sender) {
-        const float4 part = exchange[place(sender * slots + slot)];
-        sums[b][0] += part.x;
-        sums[b][1] += part.y;
-        sums[b][2] += part.z;
-        sums[b][3] += part.w;
-      }
-      write(b);
+  const int slots = ceil_div(kBlocks, own.split);
+  for_sums<kBlocks>(own, [&](int b, int owner, int slot) {
+    if (owner != own.rank) return;
+    for (int sender = 0; sender < own.split - 1; ++sender) {
+      const float4 part = exchange[place(sender * slots + slot)];
+      sums[b][0] += part.x;
+      sums[b][1] += part.y;
+      sums[b][2] += part.z;
+      sums[b][3] += part.w;
     }
-    if (++owner == own.split) owner = 0, ++slot;
-  }
+    write(b);
+  });
 }
 
 #endif
