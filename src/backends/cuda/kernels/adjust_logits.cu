@@ -68,9 +68,8 @@ __device__ void apply_states(const Penalties& penalties, float* logits, std::uin
     }
     if ((words.x | words.y | words.z | words.w) == 0) continue;
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) {
+    for (int i = 0; i < kWide; ++i)
       if (group[i] != 0 && first + i < end) logits[first + i] = penalties.apply(logits[first + i], group[i]);
-    }
   }
 }
 

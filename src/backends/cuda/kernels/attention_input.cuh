@@ -102,9 +102,8 @@ struct HeadTerms {
       : norm(kind == Kind::kValue   ? args.v_norm
              : kind == Kind::kQuery ? args.q_norm
                                     : args.k_norm) {
-    if (norm != nullptr) {
+    if (norm != nullptr)
       for_pieces<kWidth>(args, [&](int p, int a, int b) { load_piece<kWidth>(args, weight[p], norm, a, b); });
-    }
     if (kind == Kind::kValue) return;
     const float* cosines = args.cos_sin[position];
     for_pieces<kWidth>(args, [&](int p, int column, int) {

@@ -288,9 +288,8 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
   const Params params{
       ProductOut(args, args.n), scales.of_rows, scales.of_tokens, slices, depth, plan.groups, plan.stages};
   const auto launch_types = [&]<typename T, typename Out>() {
-    if constexpr (sizeof(Out) == 2) {
+    if constexpr (sizeof(Out) == 2)
       if (gate) return launch_tokens<T, Out, true>(context, params, maps, plan);
-    }
     launch_tokens<T, Out, false>(context, params, maps, plan);
   };
   if (x.dtype() != DType::kU8) return dispatch_linear(x.dtype(), out.dtype(), launch_types);

@@ -70,9 +70,8 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int k = 0; k < kHistory; ++k) seen[k] = input(first - kHistory + k);
   Vec<float, kWidth> kept[kHistory];  // what the state becomes
 #pragma unroll
-  for (int k = 0; k < kHistory; ++k) {
+  for (int k = 0; k < kHistory; ++k)
     if (first == 0) kept[k] = input(tokens - kHistory + k);
-  }
   T* results = out[begin] + channel;
   for (int t = first; t < min(first + kSpan, tokens); ++t) {
     seen[kHistory] = input(t);

@@ -36,9 +36,8 @@ struct Meeting {
 // Calls f(head, dim) for every fourth dimension of the piece's heads, spread over the threads.
 template <int kDim, int kWarps, typename F>
 __device__ void for_each_output(int num_heads, F&& f) {
-  for (unsigned i = threadIdx.x; i < static_cast<unsigned>(num_heads) * (kDim / 4); i += kWarps * kWarpSize) {
+  for (unsigned i = threadIdx.x; i < static_cast<unsigned>(num_heads) * (kDim / 4); i += kWarps * kWarpSize)
     f(static_cast<int>(i / (kDim / 4)), static_cast<int>(i % (kDim / 4) * 4));
-  }
 }
 
 // Of the whole item: its head's sink counts here, once.

@@ -33,9 +33,8 @@ __device__ int2 write_rows(const PlanInput& input, DecodeRow* rows) {
   for (int base = 0; base < sequences.num_sequences; base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     int length = 0;
-    if (i < sequences.num_sequences && sequences.query_starts[i + 1] - sequences.query_starts[i] == 1) {
+    if (i < sequences.num_sequences && sequences.query_starts[i + 1] - sequences.query_starts[i] == 1)
       length = max(sequences.seq_lens[i], 0);
-    }
     std::uint64_t total = 0;
     const std::uint64_t sum =
         before +

@@ -197,9 +197,8 @@ class WarpAttention {
       }
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2; ++i)
       query_scales_[n][i] = __shfl_sync(~0U, __uint_as_float(power), (lane_ % 4 * 2 + i) * 4);
-    }
   }
 
   // Keys of a step or two as left operands.

@@ -220,9 +220,8 @@ __device__ void store_results(const ChainPlace<T>& place, int chunk, const float
 #pragma unroll
   for (int n = 0; n < 8; ++n, row += 8, out += 8 * stride) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; ++i)
       if (row + i % 2 < rows.count) out[i % 2 * stride + i / 2 * 8] = results[n][i] * factor;
-    }
   }
 }
 

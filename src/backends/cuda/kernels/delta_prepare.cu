@@ -36,9 +36,8 @@ __device__ void load_keys(const ChunkArgs<T>& args, const ChunkRows& rows, int h
   for (int row = top; row < top + 16; row += kAtOnce) {
     Vec<T, 8> raw[kAtOnce] = {};
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kAtOnce; ++i)
       if (row + i < rows.count) raw[i] = load_vec<8>(args.qkv[rows.first + row + i] + first);
-    }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       float squares = 0;

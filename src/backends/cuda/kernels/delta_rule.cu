@@ -99,9 +99,8 @@ void gated_delta_rule(const LaunchContext& context, const Tensor& out, const Del
                             input.rates,
                             batch.query_starts.data_as<const int>(),
                             in_chunks ? kLongSpan - 1 : batch.num_tokens};
-    if constexpr (!std::is_same_v<T, float>) {
+    if constexpr (!std::is_same_v<T, float>)
       if (in_chunks) chunked_delta_rule(context, args, input.workspace, batch);
-    }
     dispatch_width<4>({out, state}, [&]<int kWidth>() {
       const unsigned blocks = ceil_div(width, kColumnLanes * kWidth);
       static_assert(kMaxDeltaKeyDim <= 16 * kRowStep);  // rows of a thread: the last has room for any key

@@ -148,9 +148,8 @@ __device__ void for_state(const DeltaHeads& heads, const DeltaPlace& first, F&& 
       (std::int64_t{first.head} * heads.key_dim + first.row) * heads.value_dim + first.column;
   const int step = kRowStep * heads.value_dim;
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; ++i)
     if (first.row + i * kRowStep < heads.key_dim && first.column < heads.value_dim) f(i, place + i * step);
-  }
 }
 
 // The operands of Backend::gated_delta_rule.

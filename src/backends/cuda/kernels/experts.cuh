@@ -51,9 +51,8 @@ __device__ inline Choice sorted_choice(const RoutingArgs& routing, int token) {
     place += theirs < expert || (theirs == expert && other < lane) ? 1 : 0;
   }
   int source = 0;
-  for (int other = 0; other < routing.top_k; ++other) {
+  for (int other = 0; other < routing.top_k; ++other)
     if (__shfl_sync(~0U, place, other) == lane) source = other;
-  }
   return {__shfl_sync(~0U, expert, source), token * routing.top_k + source, __shfl_sync(~0U, weight, source)};
 }
 

@@ -159,9 +159,8 @@ struct Shared {
 __device__ int find_sequence(const Params& p, int token, int* found) {
   if (threadIdx.x == 0) *found = -1;
   __syncthreads();
-  for (int i = threadIdx.x; i < p.sequences.num_sequences; i += blockDim.x) {
+  for (int i = threadIdx.x; i < p.sequences.num_sequences; i += blockDim.x)
     if (p.sequences.query_starts[i] <= token && token < p.sequences.query_starts[i + 1]) *found = i;
-  }
   __syncthreads();
   return *found;
 }
@@ -176,9 +175,8 @@ __device__ void share_sums(const Sums<T, kLanes, kHeads, kVector>& sums, Shared<
     shared.top[warp][h] = sums.top[h];
     shared.total[warp][h] = sums.total[h];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
+    for (int i = 0; i < kVector; ++i)
       if (writes) shared.out[warp][h][dim + i] = sums.out[h][i];
-    }
   }
 }
 

@@ -48,9 +48,7 @@ __device__ void load_tile(Tile<T>& tile, const T* matrix, std::int64_t stride, i
       copy_async_16(to, inside ? from : matrix, inside);
     } else {
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        to[j] = inside && c + j < num_columns ? from[j] : static_cast<T>(0.0F);
-      }
+      for (int j = 0; j < kChunk; ++j) to[j] = inside && c + j < num_columns ? from[j] : static_cast<T>(0.0F);
     }
   }
 }
@@ -72,9 +70,8 @@ __device__ void multiply_stage(float (&sums)[2][4][4], Stage<T>& stage, int toke
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < 4; ++j)
         multiply_add<T>(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-      }
     }
   }
 }

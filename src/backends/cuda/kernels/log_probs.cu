@@ -119,9 +119,8 @@ class Row {
   template <typename F>
   __device__ void offer(const float4& v, int id, F&& f) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; ++i)
       if (id + i < vocab_) f(order_key(element(v, i), id + i));
-    }
   }
   __device__ float4 load(int group) const {
     const int id = 4 * group;

@@ -120,9 +120,8 @@ class WeightCopier {
           static_cast<const T*>(args_.weight) + std::int64_t{row + (is_up ? args_.n : 0)} * args_.k + column;
       const int rows_left = group < rows_.num_groups && column < end_column_ ? args_.n - row : 0;
 #pragma unroll
-      for (int i = 0; i < kGroupRows; i += 2, from += 2 * std::int64_t{args_.k}) {
+      for (int i = 0; i < kGroupRows; i += 2, from += 2 * std::int64_t{args_.k})
         copy_async_16(to + (g * kGroupRows + i) * kRowVectors, from, i < rows_left);
-      }
     }
   }
 
@@ -247,9 +246,7 @@ class PassWriter {
 #pragma unroll 1
       for (int token = token_; token < args_.tokens; token += token_step) {
         float value = sum(from) + bias_;
-        if constexpr (kGated) {
-          value = activated(value, args_.activation) * sum(from + kGroupRows);
-        }
+        if constexpr (kGated) value = activated(value, args_.activation) * sum(from + kGroupRows);
         *to = static_cast<Out>(value);
         from += token_step << args_.pass_rows_log2;
         to += token_step * args_.out_stride;
@@ -378,9 +375,8 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const bool is_long = args.ring_units == Unit::kRing || args.tokens > 8;
   if (is_long) bytes = std::max(bytes, context.shared_bytes / 2 + 1024);
   const auto kernel = matvec_kernel<Unit, T, Out, kGated>;
-  if (bytes > 48 * 1024) {
+  if (bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "matvec");
-  }
   launch(context, "matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
 }
 

@@ -48,9 +48,8 @@ __global__ void __launch_bounds__(kMaxNormThreads) norm_kernel(NormArgs<In, Out,
   Vec<float, kWidth> held[kHeld];
   const auto for_held = [&](auto&& f) {
 #pragma unroll
-    for (int v = 0; v < kHeld; ++v) {
+    for (int v = 0; v < kHeld; ++v)
       if (first + v * step < args.columns) f(v, first + v * step);
-    }
   };
   if constexpr (kForm != NormForm::kCopy)  // weights are there before any kernel
     for_held([&](int v, int c) { weight[v] = load_vec<kWidth>(args.weight + c); });

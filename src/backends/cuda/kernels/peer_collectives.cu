@@ -79,9 +79,8 @@ __global__ void __launch_bounds__(kPeerThreads)
     uint4 words[kRanks];
     exchange.receive(index, words);
 #pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kRanks; ++rank)
       if (exchange.is_other(rank)) keep(index, rank, words[rank]);
-    }
   };
   exchange_all(exchange, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x,
                args.rows * args.vectors, send, receive);

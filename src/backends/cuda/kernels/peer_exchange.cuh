@@ -71,21 +71,18 @@ class Exchange {
   }
   __device__ void send(std::int64_t index, uint4 words) const {
 #pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kRanks; ++rank)
       if (is_other(rank)) send_to(rank, index, words);
-    }
   }
 
   // Vector `index` of all others below `ranks`, to words[rank].
   __device__ void receive(std::int64_t index, uint4 (&words)[kRanks], int ranks = kRanks) {
 #pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kRanks; ++rank)
       if (is_other(rank) && rank < ranks) words[rank] = peek(place(peers_.rank, rank) + index);
-    }
 #pragma unroll
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < kRanks; ++rank)
       if (is_other(rank) && rank < ranks) wait(place(peers_.rank, rank) + index, rank, words[rank]);
-    }
   }
 
   // By every thread of every block: counts the blocks that know the turn, whose number may then change. What

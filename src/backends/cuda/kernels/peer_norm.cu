@@ -108,9 +108,8 @@ __device__ void two_trips(Exchange<kRanks>& exchange, SummedRow<T, kRanks, kHeld
   // Row place * size + owner is that owner's row number `place`.
   const auto for_others = [&](unsigned place, auto&& f) {
 #pragma unroll
-    for (int owner = 0; owner < kRanks; ++owner) {
+    for (int owner = 0; owner < kRanks; ++owner)
       if (exchange.is_other(owner) && place * size + owner < rows) f(owner, place * size + owner);
-    }
   };
   for (unsigned place = blockIdx.x; place * size < rows; place += gridDim.x) {
     for_others(place, [&](int owner, unsigned row) {

@@ -113,9 +113,8 @@ struct WarpRows {
     for (int k = 0; k < S::kDim / 16; ++k) {
       std::uint32_t a[S::kParts][4];
 #pragma unroll
-      for (int m = 0; m < S::kParts; ++m) {
+      for (int m = 0; m < S::kParts; ++m)
         load_matrices(a[m], queries + (query ^ (k * 32)) + m * 16 * S::kRowBytes);
-      }
 #pragma unroll
       for (int n = 0; n < S::kKeys / 16; ++n) {
         std::uint32_t b[4];

@@ -78,9 +78,8 @@ struct SoftmaxRows {
     for (int r = 0; r < 2; ++r) {
       float highest = top[r];
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
+      for (int b = 0; b < kBlocks; ++b)
         highest = fmaxf(highest, fmaxf(scores[b][2 * r], scores[b][2 * r + 1]));
-      }
       highest = max_of_lanes<1, 2>(highest);
       // A row may see none of the keys so far. Where the highest score stays, shrink is exactly 1.
       const float shift = highest == -INFINITY ? 0.0F : __fmul_rn(highest, scale);
@@ -198,9 +197,8 @@ __device__ void write_rows(const PrefillParams& p, const PrefillTile& tile, int 
       }
       transpose_quad(words);
       const int block = first + threadIdx.x % 4;
-      if (token < tile.tokens && block < kDim / 8) {
+      if (token < tile.tokens && block < kDim / 8)
         *reinterpret_cast<uint4*>(out + 8 * block) = make_uint4(words[0], words[1], words[2], words[3]);
-      }
     }
   }
 }

@@ -82,9 +82,7 @@ class Decoder {
     if constexpr (kIsShifted) {
       const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[i] = masked_or(words[step] >> (4 * i), 0x000F000F, kUnitBits);
-      }
+      for (int i = 0; i < 4; ++i) a[i] = masked_or(words[step] >> (4 * i), 0x000F000F, kUnitBits);
     } else {
       operand(vector, step, a);
     }
@@ -118,9 +116,8 @@ class Decoder {
 
   __device__ void int4(std::uint32_t word, std::uint32_t (&a)[4]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; ++i)
       a[i] = Pairs<T>::add(masked_or(word >> (4 * i), 0x000F000F, kUnitBits), factor_);
-    }
   }
   // The sign to the highest bit, exponent and mantissa to the border of the type's; the factor makes up for
   // what the exponents differ by.

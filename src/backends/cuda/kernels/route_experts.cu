@@ -48,9 +48,8 @@ __device__ void choose_experts(const RouteArgs& args, int token, const float* lo
     unsigned best = 0;
     int where = kMaxExperts;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+    for (int i = 0; i < kHeld; ++i)
       if (left[i] > best) best = left[i], where = i * 32 + lane;
-    }
     const unsigned largest = __reduce_max_sync(~0U, best);
     const int winner = __reduce_min_sync(~0U, best == largest ? where : kMaxExperts);
     if (round == 0) {
@@ -67,9 +66,8 @@ __device__ void choose_experts(const RouteArgs& args, int token, const float* lo
       weight = args.sigmoid ? sigmoid(logits[winner]) : expf(from_ordered(largest) - top);
     }
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+    for (int i = 0; i < kHeld; ++i)
       if (i * 32 + lane == winner) left[i] = 0;
-    }
   }
   if (args.normalize) total = sum_of_lanes<16, 1>(weight) + args.sum_offset;
   if (lane >= args.top_k) return;

@@ -105,9 +105,8 @@ struct Sums {
 
   __device__ void add(float value, float weight, const float (&pivots)[kPivots]) {
 #pragma unroll
-    for (int i = 0; i < kPivots; ++i) {
+    for (int i = 0; i < kPivots; ++i)
       if (value > pivots[i]) above[i] += weight;
-    }
     highest = fmaxf(highest, value);
     minus_lowest = fmaxf(minus_lowest, -value);
   }
