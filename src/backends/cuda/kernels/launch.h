@@ -109,6 +109,24 @@ void launch_clusters(const LaunchContext& context, const char* name, void (*kern
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
 }
 
+// How many clusters of so many blocks, of so many threads and bytes of shared memory each, the current device
+// runs at a time; 1 at least.
+template <typename... Params>
+int max_active_clusters(void (*kernel)(Params...), int blocks, int threads, int shared_bytes) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters");
+  return clusters > 0 ? clusters : 1;
+}
+
 template <typename... Params, typename... Args>
 void launch(const LaunchContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block,
             std::size_t shared_bytes, const Args&... args) {

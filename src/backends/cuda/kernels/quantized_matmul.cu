@@ -129,52 +129,37 @@ struct Block {
   }
 };
 
-// What a copying warp does: it fills every kCopyingWarps-th stage, each lane a row of tiles, the first one x.
-class Copier {
- public:
-  __device__ Copier(const Block& block, int first)
-      : block_(block), first_(first), fills_(min(block.count, block.args.stages)) {}
-
-  // Before the kernel in front has ended.
-  __device__ void begin() const {
-    for (int i = first_; i < fills_; i += kCopyingWarps) copy_weight(i, i);
-  }
-  __device__ void run() const {
-    wait_for_kernels();
-    const int stages = block_.args.stages;
-    for (int i = first_; i < block_.count; i += kCopyingWarps) {
-      const int stage = i % stages;
-      if (i >= fills_) {
-        hopper::wait(&block_.shared.free[stage], static_cast<unsigned>(i / stages - 1) % 2);
-        copy_weight(stage, i);
-      }
-      if (lane() == 0)
-        hopper::copy_bytes(block_.x(stage), block_.args.packed.tile(block_.token_block, block_.begin + i),
-                           static_cast<unsigned>(block_.args.packed.bytes), &block_.shared.full[stage]);
-    }
-  }
-
- private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
-
-  __device__ void copy_weight(int stage, int i) const {
-    const BatchedArgs& args = block_.args;
-    const int tile_bytes = args.matrix.layout.tile_bytes;
-    const int tiles = min(args.groups * kGroupTiles, args.row_tiles - block_.row_tile);
-    std::uint64_t* full = &block_.shared.full[stage];
-    if (lane() == 0)
+// What a copying warp does: it fills every kCopyingWarps-th stage from `first` on, each lane a row of tiles,
+// the first one x. Weights of the first round do not wait for the kernel in front.
+__device__ void copy_stages(const Block& block, int first) {
+  const BatchedArgs& args = block.args;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int tile_bytes = args.matrix.layout.tile_bytes;
+  const int tiles = min(args.groups * kGroupTiles, args.row_tiles - block.row_tile);
+  const auto copy_weight = [&](int stage, int i) {
+    std::uint64_t* full = &block.shared.full[stage];
+    if (lane == 0)
       hopper::arrive_expecting(full, static_cast<unsigned>(args.packed.bytes + tiles * tile_bytes));
     __syncwarp();
-    if (lane() >= tiles) return;
-    const std::int64_t tile = std::int64_t{block_.row_tile + lane()} * args.col_tiles + block_.begin + i;
-    hopper::copy_bytes(block_.weight(stage, lane()), args.matrix.tiles + tile * tile_bytes,
+    if (lane >= tiles) return;
+    const std::int64_t tile = std::int64_t{block.row_tile + lane} * args.col_tiles + block.begin + i;
+    hopper::copy_bytes(block.weight(stage, lane), args.matrix.tiles + tile * tile_bytes,
                        static_cast<unsigned>(tile_bytes), full);
+  };
+  for (int i = first; i < min(block.count, args.stages); i += kCopyingWarps) copy_weight(i, i);
+  wait_for_kernels();
+  for (int i = first; i < block.count; i += kCopyingWarps) {
+    const int stage = i % args.stages;
+    if (i >= args.stages) {
+      hopper::wait(&block.shared.free[stage], static_cast<unsigned>(i / args.stages - 1) % 2);
+      copy_weight(stage, i);
+    }
+    if (lane == 0)
+      hopper::copy_bytes(block.x(stage), args.packed.tile(block.token_block, block.begin + i),
+                         static_cast<unsigned>(args.packed.bytes), &block.shared.full[stage]);
   }
-
-  const Block& block_;
-  int first_;
-  int fills_;
-};
+  __syncwarp();
+}
 
 // One warpgroup that multiplies: 64 rows of the weight by kTokens tokens. A block of columns has its products
 // started at once; while the tensor cores have them, other warpgroups make operands, for which they take
@@ -313,10 +298,7 @@ __global__ __launch_bounds__(kMaxThreads,
   const Block block{args, ring, shared};
   const int copying_warp = static_cast<int>(threadIdx.x) / 32 - args.groups * 4;
   if (copying_warp >= 0) {
-    const Copier copier(block, copying_warp);
-    copier.begin();
-    copier.run();
-    __syncwarp();
+    copy_stages(block, copying_warp);
     wait_for_sums(block.part());
   } else {
     wait_for_kernels();
@@ -339,18 +321,7 @@ int clusters_at_a_time(const LaunchContext& context, int blocks) {
     const int bytes = context.shared_bytes / 2 + 1024;
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "quantized_matmul");
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = {static_cast<unsigned>(blocks), 1, 1};
-    config.blockDim = kMaxThreads;
-    config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    int count = 0;
-    check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "quantized_matmul");
-    kept = std::max(count, 1);
+    kept = max_active_clusters(kernel, blocks, kMaxThreads, bytes);
   }
   return kept;
 }
@@ -388,18 +359,16 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
   args.stages = std::min(max_stages(context, args, args.groups), ceil_div(args.col_tiles, args.split));
   const int bytes = std::max(args.stages * args.stage_bytes(args.groups),
                              exchange_bytes(kTokenBlocks, args.split, args.groups * kWarpgroup));
-  int block_steps = 0;
-  dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() { block_steps = kBlockSteps; });
   const auto cluster = static_cast<unsigned>(args.split);
   const dim3 grid(cluster, static_cast<unsigned>(token_blocks),
                   static_cast<unsigned>(ceil_div(args.row_tiles, args.groups * kGroupTiles)));
-  launch(context, "quantized_matmul", pack_input_kernel<T>,
-         dim3(static_cast<unsigned>(args.col_tiles),
-              static_cast<unsigned>(token_blocks * kTokens / kPackTokens)),
-         kPackTokens * Layout::kSteps, 0, static_cast<const T*>(args.x), args.x_stride, args.tokens, args.k,
-         block_steps, args.packed);
   dispatch_codes(args.matrix.layout, [&]<CodeKind kCode, bool kMinima>() {
     dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() {
+      launch(context, "quantized_matmul", pack_input_kernel<T>,
+             dim3(static_cast<unsigned>(args.col_tiles),
+                  static_cast<unsigned>(token_blocks * kTokens / kPackTokens)),
+             kPackTokens * Layout::kSteps, 0, static_cast<const T*>(args.x), args.x_stride, args.tokens,
+             args.k, kBlockSteps, args.packed);
       const auto kernel = quantized_matmul_kernel<T, kCode, kMinima, kBlockSteps>;
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "quantized_matmul");

@@ -303,17 +303,7 @@ struct Plan {
     static thread_local int known_bytes = -1;
     static thread_local int clusters = 0;
     if (shared_bytes != known_bytes) {
-      cudaLaunchAttribute attribute{};
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim = {kRowBlocks, 1, 1};
-      cudaLaunchConfig_t config{};
-      config.gridDim = kRowBlocks;
-      config.blockDim = kSampleThreads;
-      config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-      config.attrs = &attribute;
-      config.numAttrs = 1;
-      check(cudaOccupancyMaxActiveClusters(&clusters, sample_kernel<true>, &config), "clusters for sampling");
-      clusters = std::max(clusters, 1);
+      clusters = max_active_clusters(sample_kernel<true>, kRowBlocks, kSampleThreads, shared_bytes);
       known_bytes = shared_bytes;
     }
     return clusters;
