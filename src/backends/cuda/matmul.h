@@ -57,7 +57,7 @@ class LibraryMatmul {
 // Backend::linear, by what is fastest for the weight's form and the shape; w8a8_linear.h has one more form.
 // Without a library (null) every element is summed in one order, whatever the number of tokens: in float32 of
 // a quantised weight. workspace: u8, on the device, for rows of such a weight in 16 bits, as many at a time
-// as fit.
+// as fit, or for x as quantized_batched_matmul packs it.
 constexpr std::size_t kQuantizedWorkspaceBytes = std::size_t{64} << 20;
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const Tensor& weight, const Tensor& bias, const Tensor& workspace = {});
