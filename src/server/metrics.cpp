@@ -113,6 +113,10 @@ void Metrics::render_state(PrometheusText& text, const EngineStats& stats) const
 void Metrics::render_counters(PrometheusText& text, const SchedulerStats& stats) const {
   text.counter("vllm:num_preemptions_total", "Times that a request lost its blocks.",
                {stats.num_preemptions});
+  text.counter("quire:saved_blocks_total", "Blocks of preempted requests that were copied to host memory.",
+               {stats.num_saved_blocks});
+  text.counter("quire:restored_blocks_total", "Those of them that were copied back.",
+               {stats.num_restored_blocks});
   text.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
                {stats.prefix_cache_queries});
   text.counter("vllm:prefix_cache_hits_total", "Those of them that were found.", {stats.prefix_cache_hits});

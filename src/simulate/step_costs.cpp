@@ -134,6 +134,19 @@ StepCosts read_costs(const Json& seconds, const Json& tokens) {
   return costs;
 }
 
+MachineCosts to_machine(const Json& object) {
+  number(member(object, "version"), "version", kVersion, kVersion);
+  for (const char* const key : {"model", "device"})
+    if (!member(object, key).is_string()) fail("{} must be a text", key);
+  return {
+      .model = object["model"],
+      .device = object["device"],
+      .steps_in_flight = static_cast<int>(number(member(object, "steps_in_flight"), "steps_in_flight", 1, 2)),
+      .block_bytes = number(member(object, "block_bytes"), "block_bytes"),
+      .costs = read_costs(member(object, "seconds"), member(object, "tokens")),
+      .scheduler = read_scheduler_config(member(object, "scheduler"))};
+}
+
 using Round = std::vector<RequestSize>;  // requests that come at once
 
 std::int64_t num_tokens(const Round& round) {
@@ -259,21 +272,14 @@ std::string to_json(const MachineCosts& machine) {
   return object.dump(1) + "\n";
 }
 
-MachineCosts read_machine(const std::filesystem::path& path) try {
+MachineCosts read_machine(const std::filesystem::path& path) {
   constexpr std::size_t kMostBytes = 1 << 20;
-  const Json object = parse_json(read_text_file(path, kMostBytes), "costs");
-  number(member(object, "version"), "version", kVersion, kVersion);
-  for (const char* const key : {"model", "device"})
-    if (!member(object, key).is_string()) fail("{} must be a text", key);
-  return {
-      .model = object["model"],
-      .device = object["device"],
-      .steps_in_flight = static_cast<int>(number(member(object, "steps_in_flight"), "steps_in_flight", 1, 2)),
-      .block_bytes = number(member(object, "block_bytes"), "block_bytes"),
-      .costs = read_costs(member(object, "seconds"), member(object, "tokens")),
-      .scheduler = read_scheduler_config(member(object, "scheduler"))};
-} catch (const Error& e) {
-  fail("{}: {}", path.string(), e.what());
+  const std::string text = read_text_file(path, kMostBytes);
+  try {
+    return to_machine(parse_json(text, "costs"));
+  } catch (const Error& e) {
+    fail("{}: {}", path.string(), e.what());
+  }
 }
 
 MachineCosts measure_costs(const CostsOptions& options, ModelFiles model) {

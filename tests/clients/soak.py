@@ -1,4 +1,5 @@
-"""Holds 256 streams on the bundled model, with clients that leave, err and read slowly, and watches the server.
+"""Holds 256 streams on the bundled model, with clients that leave, err and read slowly, beams, embeddings, prompts that
+break the model's logits, preemption and swapping, and watches the server.
 
 Usage: soak.py QUIRE [SECONDS [SEED]]. Exit code 1 and a list of what went wrong if anything did. It reads sockets in
 large, late pieces, since it shares the cores with the server. The server records what it schedules; when it has
@@ -14,25 +15,31 @@ import random
 import re
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 
 from quire_server import QuireServer
+from scripted_model import BUNDLED
 
 STREAMS = 256
 SLOW_READERS = 16  # of them
-LEAVE, ERR = 0.05, 0.05  # shares of requests
+LEAVE, ERR, BREAK, WHOLE = 0.05, 0.05, 0.01, 0.05  # shares of requests
 LONG, LONG_OUTPUT = 0.02, 1500  # share of requests, tokens: they outgrow the room there was when they began
 WARM_UP = 0.2  # share of the time
 MAX_RSS_GROWTH = 0.01
 CANARY_SECONDS = 10
 DRAIN_SECONDS = 30
+RECOVERY_SECONDS = 1
 READ_DELAY = 0.1  # seconds between the reads of a stream
 STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
-# The cache holds less than the streams want, so that some are preempted.
-FLAGS = ["--kv-cache-memory", "16MiB", "--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes"]
+# The cache holds less than the streams want, so that some are preempted, and host memory has room for some of these.
+FLAGS = ["--kv-cache-memory", "16MiB", "--swap-space", 0.002, "--drain-timeout", DRAIN_SECONDS]
+FLAGS += ["--tool-call-parser", "hermes", "--served-model-name", "soak"]
+BROKEN_TOKEN = 187  # of byte 255, which no text has
+NOT_FINITE = b"the model's logits are not finite numbers"
 
 QUESTIONS = ["What is Quire?", "what is a kv cache?", "what is 7 plus 5?", "Tell me a story about a fox.", "Hello!"]
 PROMPTS = ["Once there was", "The KV cache keeps keys and values. " * 20, "A", "Continuous batching is"]
@@ -59,7 +66,16 @@ STRUCTURES = [
     {"guided_choice": ["north", "south", "by the sea"]},
     {"structured_outputs": {"grammar": 'root ::= term ("+" term)*\nterm ::= [0-9]+ | "(" root ")"'}},
 ]
-CANARY = {"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 48}
+# What comes in one piece, the same every time.
+WHOLE_REQUESTS = [
+    ("/v1/completions", {"prompt": PROMPTS[0], "use_beam_search": True, "n": 3, "max_tokens": 24}),
+    ("/v1/completions", {"prompt": PROMPTS[:2], "n": 2, "best_of": 4, "seed": 7, "max_tokens": 24}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": QUESTIONS[0]}], "n": 3, "seed": 5, "logprobs": True,
+                              "presence_penalty": 1, "max_tokens": 32}),
+    ("/v1/embeddings", {"input": [QUESTIONS[1], PROMPTS[1]]}),
+]  # fmt: skip
+CANARY_BODY = {"messages": [{"role": "user", "content": "What is Quire?"}], "temperature": 0, "max_tokens": 48}
+CANARY = ("/v1/chat/completions", CANARY_BODY)
 
 
 def http(path, body, method="POST", headers="Content-Type: application/json\r\n"):
@@ -103,6 +119,7 @@ class Soak:
         self.errors = []
         self.samples = []  # (seconds since the beginning, bytes of RSS)
         self.expected = None
+        self.expected_wholes = []
 
     def over(self):
         return time.monotonic() - self.begin > self.seconds
@@ -154,6 +171,9 @@ class Soak:
         """Whether it was as it is to be."""
         complete = data.startswith(b"HTTP/1.1 200 ") and data.endswith(b"data: [DONE]\n\n" + STREAM_END)
         usage = data.rfind(b'"completion_tokens":')
+        if NOT_FINITE in data:  # it has drawn the broken token
+            self.counts["drawn"] += 1
+            return True
         if not complete or usage < 0 or b'"error"' in data:
             return self.error(f"a stream began {data[:300]!r} and ended {data[-200:]!r}")
         self.counts["tokens"] += int(data[usage + 20 : usage + 30].split(b",")[0].split(b"}")[0])
@@ -169,6 +189,40 @@ class Soak:
             self.error(f"{request[:80]!r} got {line!r}, not {status}")
         writer.close()
         self.counts["invalid"] += 1
+
+    async def exchange(self, path, body):
+        """The head and the body of an answer."""
+        reader, writer = await self.connect()
+        writer.write(http(path, body, headers="Content-Type: application/json\r\nConnection: close\r\n"))
+        answer = b""
+        while part := await asyncio.wait_for(reader.read(1 << 16), 120):
+            answer += part
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return head, body
+
+    async def ask(self, path, body):
+        """What an answer holds, or all of one that is an error."""
+        head, body = await self.exchange(path, body)
+        if not head.startswith(b"HTTP/1.1 200 "):
+            return head + body
+        answer = json.loads(body)
+        return json.dumps(answer.get("choices") or answer["data"])
+
+    async def ask_whole(self):
+        which = self.random.randrange(len(WHOLE_REQUESTS))
+        answer = await self.ask(*WHOLE_REQUESTS[which])
+        self.counts["wholes"] += 1
+        if answer != self.expected_wholes[which]:
+            self.error(f"{WHOLE_REQUESTS[which]} got {answer!r}, not {self.expected_wholes[which]!r}")
+
+    async def break_logits(self):
+        prompt = [*range(40, 40 + self.random.randrange(40)), BROKEN_TOKEN]
+        fields = {"prompt": prompt, "stream": self.random.random() < 0.5}
+        head, body = await self.exchange("/v1/completions", fields)
+        if not head.startswith(b"HTTP/1.1 500 ") or NOT_FINITE not in body:
+            self.error(f"logits that are not finite were answered by {head + body!r}")
+        self.counts["broken"] += 1
 
     async def leave(self):
         reader, writer = await self.connect()
@@ -194,6 +248,10 @@ class Soak:
                     await self.leave()
                 elif dice < LEAVE + ERR:
                     await self.err()
+                elif dice < LEAVE + ERR + BREAK:
+                    await self.break_logits()
+                elif dice < LEAVE + ERR + BREAK + WHOLE:
+                    await self.ask_whole()
                 else:
                     connection = connection or await self.connect()
                     connection[1].write(self.stream_request())
@@ -207,23 +265,9 @@ class Soak:
         if connection:
             connection[1].close()
 
-    async def ask_canary(self):
-        reader, writer = await self.connect()
-        writer.write(
-            http("/v1/chat/completions", CANARY, headers="Content-Type: application/json\r\nConnection: close\r\n")
-        )
-        answer = b""
-        while part := await reader.read(1 << 16):
-            answer += part
-        writer.close()
-        head, _, body = answer.partition(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200 "):
-            return answer
-        return json.dumps(json.loads(body)["choices"]).encode()
-
     async def watch_canary(self):
         while not self.over():
-            answer = await self.ask_canary()
+            answer = await self.ask(*CANARY)
             self.counts["canaries"] += 1
             if answer != self.expected:
                 self.error(f"the canary said {answer!r}, not {self.expected!r}")
@@ -235,7 +279,8 @@ class Soak:
             await asyncio.sleep(1)
 
     async def run(self):
-        self.expected = await self.ask_canary()
+        self.expected = await self.ask(*CANARY)
+        self.expected_wholes = [await self.ask(*request) for request in WHOLE_REQUESTS]
         self.begin = time.monotonic()
         clients = [self.hold_streams(is_slow=i < SLOW_READERS) for i in range(STREAMS)]
         await asyncio.gather(self.watch_canary(), self.watch_memory(), *clients)
@@ -276,10 +321,31 @@ def handles(pid):
     return len(os.listdir(f"/proc/{pid}/fd")), len(names) - names.count("quire-compile")
 
 
+def write_breaking_model(folder):
+    """The bundled model, with an embedding that is not finite. The head is the embedding as it was."""
+    folder.mkdir()
+    for path in BUNDLED.iterdir():
+        shutil.copy(path, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    data = (folder / "model.safetensors").read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    header, tensors = json.loads(data[8 : 8 + size]), bytearray(data[8 + size :])
+    embedding = header["model.embed_tokens.weight"]
+    begin, end = embedding["data_offsets"]
+    header["lm_head.weight"] = embedding | {"data_offsets": [len(tensors), len(tensors) + end - begin]}
+    tensors += tensors[begin:end]
+    row = (end - begin) // embedding["shape"][0]
+    tensors[begin + BROKEN_TOKEN * row : begin + (BROKEN_TOKEN + 1) * row] = b"\xc0\x7f" * (row // 2)  # NaN in bfloat16
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + tensors)
+    return folder
+
+
 def what_is_left(server, baseline):
     """Of requests, blocks and handles once every client has gone; None if nothing is."""
     names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-    for _ in range(200):
+    for _ in range(RECOVERY_SECONDS * 20):
         metrics = server.metrics()
         left = {name: metrics[f"vllm:{name}"] for name in names}
         if not any(left.values()) and handles(server.pid) == baseline:
@@ -308,18 +374,19 @@ def replay(soak, binary, recording):
     return "the replay differs"
 
 
-def report(soak, aborts, preemptions, stop_seconds, replayed):
+def report(soak, happened, stop_seconds, replayed):
     growth, first, last = soak.rss_growth()
     if growth >= MAX_RSS_GROWTH:
         soak.error(f"RSS grew by {growth:.2%}")
-    if not aborts or not preemptions:
-        soak.error(f"{aborts:.0f} aborts and {preemptions:.0f} preemptions: it is to have both")
+    if not all(happened.values()):
+        soak.error(f"it is to have each of {happened}")
     counts = soak.counts
-    requests = counts["streams"] + counts["invalid"] + counts["disconnects"]
+    requests = sum(counts[kind] for kind in ("streams", "drawn", "invalid", "disconnects", "broken", "wholes"))
     print(
-        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests, of which {counts['disconnects']} left "
-        f"and {counts['invalid']} were invalid; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
-        f"{aborts:.0f} aborts, {preemptions:.0f} preemptions, {counts['canaries']} canaries, "
+        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests, of which {counts['disconnects']} left, "
+        f"{counts['invalid']} were invalid, {counts['broken']} broke the model's logits and {counts['wholes']} had beams, "
+        f"outputs or embeddings as before; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
+        f"{', '.join(f'{number:.0f} {what}' for what, number in happened.items())}, {counts['canaries']} canaries, "
         f"{len(soak.errors)} errors; "
         f"RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}); SIGTERM took {stop_seconds:.1f} s; "
         f"{replayed}"
@@ -330,24 +397,32 @@ def report(soak, aborts, preemptions, stop_seconds, replayed):
 
 def main(binary, seconds=600, seed=1):
     with tempfile.TemporaryDirectory(prefix="quire-soak-") as folder:
-        return hold(binary, float(seconds), int(seed), pathlib.Path(folder) / "soak.rec")
+        return hold(binary, float(seconds), int(seed), pathlib.Path(folder))
 
 
-def hold(binary, seconds, seed, recording):
-    server = QuireServer(binary, *FLAGS, "--record", recording)
+def hold(binary, seconds, seed, folder):
+    recording = folder / "soak.rec"
+    model = write_breaking_model(folder / "model")
+    server = QuireServer(binary, *FLAGS, "--record", recording, command=("serve", model, "--access-log", "off"))
     for fields in [{}, *STRUCTURES]:  # threads for masks are made with the first of these
-        server.post("/v1/chat/completions", **CANARY, **fields)
+        server.post(CANARY[0], **CANARY_BODY, **fields)
     soak = Soak(server, seconds, seed)
     baseline = handles(server.pid)
     asyncio.run(soak.run())
     if left := what_is_left(server, baseline):
         soak.error(f"left behind: {left}")
-    if failures := {status: count for status, count in server.responses().items() if status.startswith("5")}:
-        soak.error(f"answers of the server: {failures}")
-    aborts = float(re.search(r'^vllm:request_success_total\{.*"abort".*\} (\S+)', server.metrics_text(), re.M)[1])
-    preemptions = server.metrics()["vllm:num_preemptions_total"]
+    if (failures := server.responses().get("5xx", 0)) != soak.counts["broken"]:
+        soak.error(f"{failures} answers of a status of 5xx to {soak.counts['broken']} requests that break the logits")
+    metrics = server.metrics()
+    happened = {
+        "aborts": float(re.search(r'^vllm:request_success_total\{.*"abort".*\} (\S+)', server.metrics_text(), re.M)[1]),
+        "preemptions": metrics["vllm:num_preemptions_total"],
+        "blocks saved": metrics["quire:saved_blocks_total"],
+        "blocks restored": metrics["quire:restored_blocks_total"],
+        "sequences of broken logits": metrics["vllm:corrupted_requests_total"],
+    }
     stop_seconds = stop(soak)
-    report(soak, aborts, preemptions, stop_seconds, replay(soak, binary, recording))
+    report(soak, happened, stop_seconds, replay(soak, binary, recording))
     return 1 if soak.errors else 0
 
 

@@ -117,7 +117,8 @@ TEST(MetricsTest, WhatTheGrafanaBoardAsksForIsThere) {
     for (const auto& [labels, value] : samples) {
       if (name.starts_with("process_")) continue;
       ASSERT_TRUE(name.starts_with("vllm:") || name.starts_with("quire:structured_outputs_") ||
-                  name == "quire:prefix_cache_ends_total" || name == "quire:broken_invariants_total")
+                  name == "quire:prefix_cache_ends_total" || name == "quire:broken_invariants_total" ||
+                  name == "quire:saved_blocks_total" || name == "quire:restored_blocks_total")
           << name;
       EXPECT_EQ(labels.at("engine"), "0") << name;
       EXPECT_TRUE(name == "vllm:cache_config_info" || labels.at("model_name") == "model") << name;
@@ -202,6 +203,8 @@ TEST(MetricsTest, TheEnginesStateIsTold) {
   stats.scheduler.num_state_slots = 9;
   stats.scheduler.num_free_state_slots = 4;
   stats.scheduler.num_preemptions = 5;
+  stats.scheduler.num_saved_blocks = 70;
+  stats.scheduler.num_restored_blocks = 60;
   stats.scheduler.prefix_cache_queries = 600;
   stats.scheduler.prefix_cache_hits = 400;
   stats.scheduler.num_invalid_logits = 2;
@@ -214,6 +217,8 @@ TEST(MetricsTest, TheEnginesStateIsTold) {
   EXPECT_EQ(found.value("quire:free_state_slots"), 4);
   EXPECT_FALSE(scrape(metrics.render({})).types.contains("quire:state_slots")) << "of a model without";
   EXPECT_EQ(found.value("vllm:num_preemptions_total"), 5);
+  EXPECT_EQ(found.value("quire:saved_blocks_total"), 70);
+  EXPECT_EQ(found.value("quire:restored_blocks_total"), 60);
   EXPECT_EQ(found.value("vllm:prefix_cache_queries_total"), 600);
   EXPECT_EQ(found.value("vllm:prefix_cache_hits_total"), 400);
   EXPECT_EQ(found.value("vllm:corrupted_requests_total"), 2);

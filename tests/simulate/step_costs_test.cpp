@@ -163,15 +163,27 @@ TEST(MachineCostsTest, AFileSaysAllThatItWasWrittenFrom) {
             some_machine().costs.seconds(StepShape(plan_of({{0, 9}}), {})));
 }
 
+std::string error_of_reading(const std::filesystem::path& path) {
+  try {
+    read_machine(path);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+TEST(MachineCostsTest, AFileThatIsNotThereIsNamedOnce) {
+  const TempDir directory;
+  const std::filesystem::path path = directory.path() / "absent";
+  const std::string error = error_of_reading(path);
+  EXPECT_NE(error.find(path.string()), std::string::npos) << error;
+  EXPECT_EQ(error.find(path.string()), error.rfind(path.string())) << error;
+}
+
 TEST(MachineCostsTest, AnyOtherFileIsRefusedInOneLine) {
   const TempDir directory;
-  const auto error_of = [&](const std::string& text) -> std::string {
-    try {
-      read_machine(directory.write("costs", text));
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "none";
+  const auto error_of = [&](const std::string& text) {
+    return error_of_reading(directory.write("costs", text));
   };
   const auto with = [](const std::string& pointer, const Json& value) {
     Json object = Json::parse(to_json(some_machine()));
