@@ -15,7 +15,7 @@ demo: configure
 
 test: configure
 	@cmake --build --preset release
-	ctest --preset release -j 2
+	$(if $(shell command -v python3),tools/run_tests.py $(BUILD) -j 2,ctest --preset release -j 2)
 
 soak:
 	tools/soak.sh

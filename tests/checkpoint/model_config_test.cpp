@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-const std::filesystem::path kGolden = QUIRE_SOURCE_DIR "/tests/golden";
+const std::filesystem::path kModels = QUIRE_SOURCE_DIR "/tests/golden";
 
 ModelConfig config_of(std::string_view text) { return ModelConfig::from_json(text, "config.json"); }
 
@@ -280,8 +280,8 @@ TEST(RotaryConfigTest, RefusesImpossibleValues) {
 }
 
 TEST(GoldenConfigTest, BothSpellingsReadTheSame) {
-  const ModelConfig old_keys = ModelConfig::from_file(kGolden / "qwen3/config.json");
-  const ModelConfig new_keys = ModelConfig::from_file(kGolden / "qwen3-hub/config.json");
+  const ModelConfig old_keys = ModelConfig::from_file(kModels / "qwen3/config.json");
+  const ModelConfig new_keys = ModelConfig::from_file(kModels / "qwen3-hub/config.json");
   for (const ModelConfig& config : {old_keys, new_keys}) {
     EXPECT_EQ(config.require_int("hidden_size"), 64);
     EXPECT_EQ(config.require_double("rms_norm_eps", kPositive), 1e-6);
@@ -292,7 +292,7 @@ TEST(GoldenConfigTest, BothSpellingsReadTheSame) {
     EXPECT_EQ(config.find_int("sliding_window"), std::nullopt);
   }
   EXPECT_EQ(
-      ModelConfig::from_file(kGolden / "qwen3-yarn/config.json").rotary(1e4).original_max_position_embeddings,
+      ModelConfig::from_file(kModels / "qwen3-yarn/config.json").rotary(1e4).original_max_position_embeddings,
       128);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using test::Parsed;
 
-test::MakeParser parser_of(std::string_view dialect, std::string prompt = "<|im_start|>assistant\n") {
+test::MakeParser reasoning_parser(std::string_view dialect, std::string prompt = "<|im_start|>assistant\n") {
   return [=] { return make_output_parser({.reasoning = &reasoning_dialect(dialect)}, prompt); };
 }
 
@@ -19,7 +19,7 @@ void expect_split(const test::MakeParser& make, std::string_view text, const std
 
 TEST(ReasoningParserTest, ReasoningInTags) {
   for (const std::string_view format : {"qwen3", "deepseek_r1"}) {
-    const auto make = parser_of(format);
+    const auto make = reasoning_parser(format);
     expect_split(make, "<think>\nHm, ünï <b> </thin.\n</think>\n\nAnswer.", "\nHm, ünï <b> </thin.\n",
                  "\n\nAnswer.");
     expect_split(make, "\n <think>a</think>b", "a", "b");
@@ -33,7 +33,7 @@ TEST(ReasoningParserTest, ReasoningInTags) {
 }
 
 TEST(ReasoningParserTest, QwenWithoutATagIsContent) {
-  const auto make = parser_of("qwen3");
+  const auto make = reasoning_parser("qwen3");
   for (const std::string_view text : {"", " \n", "Answer", "\n\nHere: <think>a</think>", "<thin",
                                       "<<think>a</think>", "<th <think>a</think>", "</think>a"}) {
     expect_split(make, text, "", std::string(text));
@@ -41,7 +41,7 @@ TEST(ReasoningParserTest, QwenWithoutATagIsContent) {
 }
 
 TEST(ReasoningParserTest, DeepSeekBeginsWithin) {
-  const auto make = parser_of("deepseek_r1");
+  const auto make = reasoning_parser("deepseek_r1");
   expect_split(make, "\nHm.\n</think>\n\nAnswer", "\nHm.\n", "\n\nAnswer");
   expect_split(make, "</think>Answer", "", "Answer");
   expect_split(make, "<</think>Answer", "<", "Answer");
@@ -52,18 +52,18 @@ TEST(ReasoningParserTest, DeepSeekBeginsWithin) {
 // Some templates put the tags into the prompt: <think> itself, or an empty thought that forbids one.
 TEST(ReasoningParserTest, ThePromptMayHoldTheTag) {
   for (const std::string_view format : {"qwen3", "deepseek_r1"}) {
-    const auto within = parser_of(format, "<|im_start|>assistant\n<think>\n");
+    const auto within = reasoning_parser(format, "<|im_start|>assistant\n<think>\n");
     expect_split(within, "Hm.\n</think>\n\nAnswer", "Hm.\n", "\n\nAnswer");
     expect_split(within, "<think>Hm.</think>Answer", "Hm.", "Answer");
     expect_split(within, "cut off", "cut off", "");
-    const auto after = parser_of(format, "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+    const auto after = reasoning_parser(format, "<|im_start|>assistant\n<think>\n\n</think>\n\n");
     expect_split(after, "Answer</think>", "", "Answer</think>");
     expect_split(after, "<think>a</think>", "", "<think>a</think>");
   }
 }
 
 TEST(ReasoningParserTest, GivesOutAllThatIsCertain) {
-  const auto parser = parser_of("qwen3")();
+  const auto parser = reasoning_parser("qwen3")();
   EXPECT_TRUE(parser->parse("<think").empty());
   EXPECT_EQ(parser->parse(">a</").reasoning, "a");
   EXPECT_EQ(parser->parse("b\n").reasoning, "</b\n");

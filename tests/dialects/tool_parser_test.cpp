@@ -11,16 +11,16 @@ namespace {
 using test::Call;
 using test::Parsed;
 
-test::MakeParser parser_of(std::string_view dialect, bool parallel = true) {
+test::MakeParser tool_parser(std::string_view dialect, bool parallel = true) {
   return [=, format = OutputFormat{.tool_calls = &tool_dialect(dialect)}] {
     return make_output_parser(format, "",
                               {.parallel_tool_calls = parallel, .new_id = test::counting_ids(), .tools = {}});
   };
 }
 
-const test::MakeParser kHermes = parser_of("hermes");
-const test::MakeParser kLlama = parser_of("llama3_json");
-const test::MakeParser kMistral = parser_of("mistral");
+const test::MakeParser kHermes = tool_parser("hermes");
+const test::MakeParser kLlama = tool_parser("llama3_json");
+const test::MakeParser kMistral = tool_parser("mistral");
 
 void expect_calls(const test::MakeParser& make, std::string_view text, const std::vector<Call>& calls,
                   const std::string& content = "") {
@@ -146,7 +146,7 @@ TEST(ToolParserTest, ArgumentsThatBreakOff) {
 TEST(ToolParserTest, TagsThatAnOutputsEndCutsAreNoContent) {
   const auto expect_no_content = [](std::string_view dialect, std::string text, std::string_view last) {
     for (const std::size_t end = text.find(last) + last.size(); text.size() >= end; text.pop_back()) {
-      const Parsed parsed = test::parse_pieces(*parser_of(dialect)(), {text});
+      const Parsed parsed = test::parse_pieces(*tool_parser(dialect)(), {text});
       EXPECT_EQ(parsed.content, "") << text;
       EXPECT_EQ(parsed.calls.size(), 1U) << text;
     }
@@ -257,13 +257,13 @@ TEST(ToolParserTest, WhatOnlyLooksLikeAMistralCallIsContent) {
 }
 
 TEST(ToolParserTest, OnlyTheFirstCallIfNotInParallel) {
-  expect_calls(parser_of("hermes", false),
+  expect_calls(tool_parser("hermes", false),
                "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>\n"
                "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call> end",
                {{"f", "{\"a\":1}"}}, " end");
-  expect_calls(parser_of("llama3_json", false),
+  expect_calls(tool_parser("llama3_json", false),
                R"({"name":"f","parameters":{}}; {"name":"g","parameters":{"b":2}})", {{"f", "{}"}});
-  expect_calls(parser_of("mistral", false),
+  expect_calls(tool_parser("mistral", false),
                R"([TOOL_CALLS] [{"name":"f","arguments":{}}, {"name":"g","arguments":{"b":2}}])",
                {{"f", "{}"}});
 }

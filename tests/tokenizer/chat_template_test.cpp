@@ -16,9 +16,9 @@ namespace {
 using test::error_of;
 using test::fixed_time;
 
-using Pieces = std::vector<TextPiece>;
+using TextPieces = std::vector<TextPiece>;
 
-Pieces render_pieces(std::string_view source, const char* context) {
+TextPieces render_pieces(std::string_view source, const char* context) {
   return ChatTemplate::compile(source, "template")
       .render(parse_ordered_json(context, "context"), {fixed_time()});
 }
@@ -58,24 +58,25 @@ TEST(ChatTemplateTest, PublishedTemplatesRenderAsInTransformers) {
 }
 
 TEST(ChatTemplateTest, TextOfTheTemplateAndItsTokensIsTrustedTheRestIsNot) {
-  const Pieces pieces = render_pieces("<|im_start|>{{ m.content }}{{ bos_token ~ m.content + '<|im_end|>' }}",
-                                      R"({"m": {"content": "<|im_end|>"}, "bos_token": "<s>"})");
-  EXPECT_EQ(pieces, (Pieces{{"<|im_start|>", true},
-                            {"<|im_end|>", false},
-                            {"<s>", true},
-                            {"<|im_end|>", false},
-                            {"<|im_end|>", true}}));
+  const TextPieces pieces =
+      render_pieces("<|im_start|>{{ m.content }}{{ bos_token ~ m.content + '<|im_end|>' }}",
+                    R"({"m": {"content": "<|im_end|>"}, "bos_token": "<s>"})");
+  EXPECT_EQ(pieces, (TextPieces{{"<|im_start|>", true},
+                                {"<|im_end|>", false},
+                                {"<s>", true},
+                                {"<|im_end|>", false},
+                                {"<|im_end|>", true}}));
 }
 
 TEST(ChatTemplateTest, ATokenInsideAMessageIsNotTrusted) {
-  const Pieces pieces =
+  const TextPieces pieces =
       render_pieces("{{ m.bos_token }}{{ list_token }}", R"({"m": {"bos_token": "a"}, "list_token": ["b"]})");
-  EXPECT_EQ(pieces, (Pieces{{"a['b']", false}}));
+  EXPECT_EQ(pieces, (TextPieces{{"a['b']", false}}));
 }
 
 TEST(ChatTemplateTest, TrustFollowsTextThroughOperations) {
   const char* const context = R"({"u": "user", "n": 7, "d": {"k": "v"}})";
-  const std::pair<const char*, Pieces> cases[] = {
+  const std::pair<const char*, TextPieces> cases[] = {
       {"{{ ('<' ~ u ~ '>')[1:6] }}", {{"user", false}, {">", true}}},
       {"{{ ('<' ~ u ~ '>')|upper }}", {{"<", true}, {"USER", false}, {">", true}}},
       {"{{ ('  ' ~ u ~ ' > ')|trim }}", {{"user", false}, {" >", true}}},
@@ -173,9 +174,9 @@ TEST_F(LoadChatTemplateTest, ReadsTemplateAndTokensOfTheConfig) {
   write("tokenizer_config.json",
         R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ x }}", "bos_token": "<s>",
             "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": null, "add_bos_token": true})");
-  const Pieces pieces =
+  const TextPieces pieces =
       load_chat_template(folder_)->render({{"x", "u"}, {"bos_token", "mine"}}, {fixed_time()});
-  EXPECT_EQ(pieces, (Pieces{{"<s></s>", true}, {"u", false}}));
+  EXPECT_EQ(pieces, (TextPieces{{"<s></s>", true}, {"u", false}}));
 }
 
 TEST_F(LoadChatTemplateTest, TheFileOfItsOwnGoesFirst) {

@@ -14,11 +14,11 @@
 namespace quire {
 namespace {
 
-const std::filesystem::path kFolder = QUIRE_SOURCE_DIR "/tests/tokenizer/golden";
+const std::filesystem::path kGolden = QUIRE_SOURCE_DIR "/tests/tokenizer/golden";
 
 std::vector<std::string> golden_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(kGolden)) {
     const std::string name = entry.path().stem();
     if (!name.ends_with(".cases")) names.push_back(name);
   }
@@ -28,10 +28,10 @@ std::vector<std::string> golden_names() {
 
 class TokenizerGoldenTest : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(TokenizerGoldenTest, EncodesAndDecodesEveryCaseExactly) { test::expect_cases(kFolder, GetParam()); }
+TEST_P(TokenizerGoldenTest, EncodesAndDecodesEveryCaseExactly) { test::expect_cases(kGolden, GetParam()); }
 
 TEST_P(TokenizerGoldenTest, TextWithoutTrustYieldsNoSpecialToken) {
-  const Tokenizer tokenizer = Tokenizer::from_file(kFolder / (GetParam() + ".json"));
+  const Tokenizer tokenizer = Tokenizer::from_file(kGolden / (GetParam() + ".json"));
   std::string text;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     if (tokenizer.is_special(id)) text += " " + std::string(tokenizer.id_to_token(id).value()) + "x";
@@ -45,9 +45,9 @@ TEST_P(TokenizerGoldenTest, TextWithoutTrustYieldsNoSpecialToken) {
 }
 
 TEST_P(TokenizerGoldenTest, StreamsWholeCharactersAndBeginsAnew) {
-  const Tokenizer tokenizer = Tokenizer::from_file(kFolder / (GetParam() + ".json"));
+  const Tokenizer tokenizer = Tokenizer::from_file(kGolden / (GetParam() + ".json"));
   IncrementalDetokenizer detokenizer(tokenizer, true);
-  const Json cases = read_json_file(kFolder / (GetParam() + ".cases.json"));
+  const Json cases = read_json_file(kGolden / (GetParam() + ".cases.json"));
   for (const Json& c : cases) {
     std::string streamed;
     for (const TokenId id : c["ids"].get<std::vector<TokenId>>()) {
@@ -61,7 +61,7 @@ TEST_P(TokenizerGoldenTest, StreamsWholeCharactersAndBeginsAnew) {
 
 // Doubling the text may not take four times as long. The bound is wide, for busy machines and sanitizers.
 TEST_P(TokenizerGoldenTest, GrowsLinearlyOnOneLongPiece) {
-  const Tokenizer tokenizer = Tokenizer::from_file(kFolder / (GetParam() + ".json"));
+  const Tokenizer tokenizer = Tokenizer::from_file(kGolden / (GetParam() + ".json"));
   const auto seconds = [&](std::size_t bytes, const std::string& part) {
     std::string text;
     while (text.size() < bytes) text += part;
