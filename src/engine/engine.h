@@ -90,6 +90,7 @@ class Engine {
   EngineStats stats() const {
     EngineStats stats = statistics_.stats();
     stats.broken_invariants = invariants_.num_broken();
+    if (compiler_) stats.structured_outputs_bytes = compiler_->bytes();
     return stats;
   }
   // Called after every step from now on, on the engine's thread, which waits for it; what it throws is

@@ -21,7 +21,8 @@ struct EngineStats {
   std::uint64_t decode_tokens = 0;   // computed one by one, as they were sampled
   double prefill_seconds = 0;        // a step's time is shared by its tokens
   double decode_seconds = 0;
-  std::uint64_t broken_invariants = 0;  // that were found (EngineConfig::check_invariants)
+  std::uint64_t broken_invariants = 0;       // that were found (EngineConfig::check_invariants)
+  std::size_t structured_outputs_bytes = 0;  // GrammarCompiler::bytes
 };
 
 // One step, as it was planned and how long it took.

@@ -28,6 +28,8 @@ class GrammarCompiler {
                                               Done done) = 0;
   // Called from now on with the seconds that each compilation took, on a thread of the compiler's.
   virtual void observe(std::function<void(double seconds)> observer) = 0;
+  // What compiled sources take, with what was found out of their masks.
+  virtual std::size_t bytes() = 0;
 };
 
 struct CompilerLimits {

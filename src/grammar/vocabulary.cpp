@@ -100,6 +100,11 @@ void LexemeCache::add(const Key& key, std::shared_ptr<const LexemeTokens> tokens
   if (entries_.emplace(key, std::move(tokens)).second) bytes_ += bytes;
 }
 
+std::size_t LexemeCache::bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return bytes_;
+}
+
 Vocabulary::Vocabulary(std::vector<TokenText> tokens, std::vector<int> end_ids)
     : tokens_(bounded(std::move(tokens))), end_ids_(std::move(end_ids)), trie_(tokens_) {
   for (int id = 0; id < size(); ++id)

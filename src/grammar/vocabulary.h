@@ -71,6 +71,7 @@ class LexemeCache {
   using Key = std::pair<std::uint64_t, std::uint64_t>;
   std::shared_ptr<const LexemeTokens> find(const Key& key) const;
   void add(const Key& key, std::shared_ptr<const LexemeTokens> tokens);
+  std::size_t bytes() const;
 
  private:
   struct Hash {

@@ -104,6 +104,8 @@ void Metrics::render_state(PrometheusText& text, const EngineStats& stats) const
   text.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache that is taken; 1 is all.", {used});
   text.counter("quire:broken_invariants_total", "Times that an invariant of the scheduler did not hold.",
                {stats.broken_invariants});
+  text.gauge("quire:structured_outputs_bytes", "What compiled structured outputs take, with their masks.",
+             {stats.structured_outputs_bytes});
   if (now.num_state_slots == 0) return;
   text.gauge("quire:state_slots", "Slots for fixed states of sequences.", {now.num_state_slots});
   text.gauge("quire:free_state_slots", "Those of them that no sequence holds, checkpoints included.",

@@ -89,6 +89,14 @@ class CompilePool final : public GrammarCompiler {
     observer_ = std::move(observer);
   }
 
+  std::size_t bytes() override {
+    std::unique_lock lock(vocabulary_mutex_);
+    const std::size_t shared = vocabulary_ ? vocabulary_->lexemes().bytes() : 0;
+    lock.unlock();
+    const std::lock_guard entries_lock(mutex_);
+    return shared + trim();
+  }
+
  private:
   struct Entry {
     std::weak_ptr<Job> job;     // of whoever wants it, and

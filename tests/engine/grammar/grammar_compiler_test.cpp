@@ -68,6 +68,21 @@ TEST_F(GrammarCompilerTest, KeepsWhatNobodyHasAsFarAsThereIsRoom) {
   EXPECT_EQ(num_compiled_, before) << "a request has it";
 }
 
+TEST_F(GrammarCompilerTest, CountsWhatGrammarsAndTheirMasksTake) {
+  const auto pool = compiler({.kept_bytes = 1});
+  EXPECT_EQ(pool->bytes(), 0U);
+  {
+    const Compiled held = result_of(*pool, "(ab|cd){1,20}");
+    const std::size_t compiled = pool->bytes();
+    EXPECT_GT(compiled, 0U);
+    const auto constraint = held.make();
+    std::vector<std::uint32_t> mask((tokenizer_.vocab_size() + 31) / 32);
+    ASSERT_TRUE(constraint->fill_mask({}, mask));
+    EXPECT_GT(pool->bytes(), compiled);
+  }
+  wait_until([&] { return pool->bytes() < 4096; });  // what lexemes of any grammar share stays
+}
+
 // 10^5 where the soak asks for them.
 TEST_F(GrammarCompilerTest, MemoryDoesNotGrowWithTheNumberOfSchemas) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has the heap";

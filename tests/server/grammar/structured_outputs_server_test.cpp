@@ -108,22 +108,17 @@ TEST_F(StructuredOutputsServerTest, EveryPromptAndOutputIsHeld) {
 }
 
 TEST_F(StructuredOutputsServerTest, MetricsTellWhatTheyTake) {
-  const auto counts = [this] {
+  const auto value = [this](const std::string& name) {
     const std::string metrics = ask(get("/metrics")).body;
-    std::pair<double, double> found{-1, -1};
-    const auto read = [&](const std::string& name, double& value) {
-      const std::size_t at = metrics.find("quire:structured_outputs_" + name + "{");
-      ASSERT_NE(at, std::string::npos) << name;
-      value = std::stod(metrics.substr(metrics.find("} ", at) + 2));
-    };
-    read("compile_seconds_count", found.first);
-    read("mask_seconds_sum", found.second);
-    return found;
+    const std::size_t at = metrics.find("quire:structured_outputs_" + name + "{");
+    return at == std::string::npos ? -1 : std::stod(metrics.substr(metrics.find("} ", at) + 2));
   };
-  EXPECT_EQ(counts(), std::pair(0.0, 0.0));
+  for (const char* name : {"compile_seconds_count", "mask_seconds_sum", "bytes"})
+    EXPECT_EQ(value(name), 0) << name;
   chat(R"("guided_choice": ["a"])");
-  EXPECT_EQ(counts().first, 1);
-  EXPECT_GT(counts().second, 0);
+  EXPECT_EQ(value("compile_seconds_count"), 1);
+  EXPECT_GT(value("mask_seconds_sum"), 0);
+  EXPECT_GT(value("bytes"), 0);
 }
 
 }  // namespace
