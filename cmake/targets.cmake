@@ -53,7 +53,7 @@ function(quire_library folder)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE quire_options ${arg_PRIVATE_DEPS})
   if(NOT folder STREQUAL models)  # its files all have the same names
-    quire_unity(${name} 8)
+    quire_unity(${name} 16)
   endif()
   set_property(GLOBAL APPEND PROPERTY quire_libraries ${name})
   set_property(GLOBAL APPEND PROPERTY quire_dependencies ${arg_PRIVATE_DEPS})
@@ -104,7 +104,7 @@ function(quire_tests folder)
     target_compile_options(${name} PRIVATE -O1)
   endif()
   target_link_libraries(${name} PRIVATE ${ARGN} quire_options GTest::gtest GTest::gmock GTest::gtest_main)
-  if(NOT folder MATCHES "^(cuda|inspect|kvcache|parity)$")  # whose files have names in common
+  if(NOT folder MATCHES "^(cuda|kvcache)$")  # whose files have names in common
     quire_unity(${name} 16)
   endif()
   # GoogleTest's headers are compiled once, not in every file.

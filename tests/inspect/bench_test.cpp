@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-Shape small_shape() { return test::small_shape("Qwen3ForCausalLM", "{}"); }
+Shape dense_shape() { return test::small_shape("Qwen3ForCausalLM", "{}"); }
 
 std::vector<float> read_values(RandomWeights& weights, std::int64_t row, std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows * 50));
@@ -125,7 +125,7 @@ TEST(EngineStepsTest, AreObservedOneByOne) {
   config.max_num_batched_tokens = 8;
   config.max_model_len = 32;
   std::vector<StepRecord> steps;
-  Engine engine(config, random_model(small_shape()));
+  Engine engine(config, random_model(dense_shape()));
   engine.observe_steps([&](const StepRecord& step) { steps.push_back(step); });
   std::promise<void> done;
   EngineRequest request;
@@ -162,7 +162,7 @@ TEST(BenchTest, CountsTheTokensOfAllOutputs) {
     EXPECT_EQ(so_far, ++done);
     EXPECT_EQ(total, 2U * 3 * (4 + 2));
   };
-  const BenchResult result = run_bench(options, random_model(small_shape()));
+  const BenchResult result = run_bench(options, random_model(dense_shape()));
   EXPECT_EQ(done, 2U * 3 * (4 + 2));
   for (const double measured : {result.ttft_ms.p50, result.itl_ms.p50, result.output_tokens_per_s})
     EXPECT_GT(measured, 0);
@@ -172,7 +172,7 @@ TEST(BenchTest, RefusesRequestsThatDoNotFit) {
   BenchOptions options;
   options.requests = {{40, 6}};
   options.engine.max_model_len = 45;
-  EXPECT_THROW(run_bench(options, random_model(small_shape())), Error);
+  EXPECT_THROW(run_bench(options, random_model(dense_shape())), Error);
 }
 
 }  // namespace

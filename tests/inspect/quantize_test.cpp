@@ -37,15 +37,15 @@ std::vector<float> logits_of(const fs::path& model, const std::string& quantizat
   const auto weights = files.open_weights();
   ModelRunner runner(*backend, comm, runtime, files.config, *weights);
 
-  constexpr int kNumTokens = 20;
+  constexpr int kPromptTokens = 20;
   StepPlan plan;
-  plan.num_tokens = kNumTokens;
+  plan.num_tokens = kPromptTokens;
   SequencePlan& span = plan.sequences.emplace_back();
-  span.num_tokens = kNumTokens;
-  for (int i = 0; i < kNumTokens; ++i) span.tokens.push_back(7 * i % runtime.spec.vocab_size);
+  span.num_tokens = kPromptTokens;
+  for (int i = 0; i < kPromptTokens; ++i) span.tokens.push_back(7 * i % runtime.spec.vocab_size);
   span.start = SamplingState{};
   span.output = OutputKind::kAll;
-  span.new_blocks.resize((kNumTokens / static_cast<std::size_t>(runtime.block_size()) + 1) *
+  span.new_blocks.resize((kPromptTokens / static_cast<std::size_t>(runtime.block_size()) + 1) *
                          runtime.cache.layout.windows.size());
   std::iota(span.new_blocks.begin(), span.new_blocks.end(), 0);
   runner.submit(plan);

@@ -11,6 +11,7 @@
 #include "expect_error.h"
 #include "inspect/plain_loops.h"
 #include "inspect/small_shape.h"
+#include "inspect/well_formed.h"
 
 namespace quire {
 namespace {
@@ -206,37 +207,6 @@ TEST(TechniquesTest, WhatCannotBeMeasuredIsRefusedByName) {
                {"Lfm2ForCausalLM", "state of fixed size"});
 }
 
-// Elements that are closed in order, and no character that would have to be escaped.
-void expect_well_formed(const std::string& svg) {
-  std::vector<std::string> open;
-  std::size_t at = 0;
-  while (at < svg.size()) {
-    const std::size_t tag = std::min(svg.find('<', at), svg.size());
-    const std::string text = svg.substr(at, tag - at);
-    for (std::size_t i = text.find('&'); i != std::string::npos; i = text.find('&', i + 1))
-      EXPECT_TRUE(text.substr(i).starts_with("&lt;") || text.substr(i).starts_with("&gt;") ||
-                  text.substr(i).starts_with("&amp;"))
-          << text;
-    if (tag == svg.size()) break;
-    const std::size_t end = svg.find('>', tag);
-    ASSERT_NE(end, std::string::npos);
-    const std::string inside = svg.substr(tag + 1, end - tag - 1);
-    EXPECT_EQ(std::count(inside.begin(), inside.end(), '"') % 2, 0) << inside;
-    EXPECT_EQ(inside.find('<'), std::string::npos) << inside;
-    const std::string name =
-        inside.substr(inside[0] == '/' ? 1 : 0, inside.find_first_of(" /", 1) - (inside[0] == '/' ? 1 : 0));
-    if (inside[0] == '/') {
-      ASSERT_FALSE(open.empty());
-      EXPECT_EQ(open.back(), name);
-      open.pop_back();
-    } else if (!inside.ends_with('/')) {
-      open.push_back(name);
-    }
-    at = end + 1;
-  }
-  EXPECT_TRUE(open.empty());
-}
-
 TEST(TechniquePlotTest, IsWellFormedAndHasARowEach) {
   TechniqueReport report{
       .device = "cpu", .dtype = "bfloat16", .workloads = {"a & b < c", "others"}, .rows = {}};
@@ -254,7 +224,7 @@ TEST(TechniquePlotTest, IsWellFormedAndHasARowEach) {
   add("absent", 1, std::nan(""), "other", std::nan(""));
   report.rows.back().skipped = "there is none";
   const std::string svg = technique_plot("toy <1> & \"2\"", report);
-  expect_well_formed(svg);
+  test::expect_well_formed(svg);
   for (const char* words :
        {"toy &lt;1&gt; &amp;", "a &amp; b &lt; c", ">2 tokens/s<", "×8   2 → 16 tokens/s",
         "×0.8   5 → 4 tokens/s", ">absent<", ">not measured<", "prefers-color-scheme: dark"})

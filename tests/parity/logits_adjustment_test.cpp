@@ -5,21 +5,14 @@
 #include "backends/registry.h"
 #include "ops/ops.h"
 #include "parity/adjustment_fixtures.h"
+#include "parity/ops_fixtures.h"
 
 namespace quire {
 namespace {
 
 using testing::AdjustArrays;
 using testing::AdjustRow;
-
-template <typename T>
-Tensor tensor_of(std::vector<T>& values, DType dtype, std::int64_t n) {
-  return Tensor(values.data(), dtype, {n});
-}
-template <typename T>
-Tensor tensor_of(std::vector<T>& values, DType dtype) {
-  return tensor_of(values, dtype, std::ssize(values));
-}
+using testing::tensor_of;
 
 class LogitsAdjustmentTest : public ::testing::TestWithParam<CpuIsa> {
  protected:
@@ -34,8 +27,8 @@ class LogitsAdjustmentTest : public ::testing::TestWithParam<CpuIsa> {
         .frequency = tensor_of(a.frequency, DType::kF32),
         .presence = tensor_of(a.presence, DType::kF32),
         .bias_starts = tensor_of(a.bias_starts, DType::kI32),
-        .bias_ids = tensor_of(a.bias_ids, DType::kI32, a.bias_starts.back()),
-        .bias_values = tensor_of(a.bias_values, DType::kF32, a.bias_starts.back()),
+        .bias_ids = Tensor(a.bias_ids.data(), DType::kI32, {a.bias_starts.back()}),
+        .bias_values = Tensor(a.bias_values.data(), DType::kF32, {a.bias_starts.back()}),
         .mask_starts = tensor_of(a.mask_starts, DType::kI32),
         .masks = Tensor(a.masks.data(), DType::kI32, {a.mask_starts.back(), 2}),
         .token_states = Tensor(a.states.data(), DType::kI16, {n, a.stride}),

@@ -52,6 +52,12 @@ class Matrix {
   Tensor tensor_;
 };
 
+// [values]
+template <typename T>
+Tensor tensor_of(std::vector<T>& values, DType dtype) {
+  return Tensor(values.data(), dtype, {std::ssize(values)});
+}
+
 // A weight that lies in memory, as a checkpoint's group has it.
 inline WeightGroup plain(const Matrix& matrix) {
   const Tensor values = matrix.tensor();

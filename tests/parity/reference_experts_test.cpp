@@ -108,18 +108,18 @@ struct ExpertCase {
 
 // Without biases and a gate of SiLU, and with both of gpt-oss.
 TEST_P(ReferenceExpertsTest, ExpertsAddWhatTheRoutingNames) {
-  using Case = ExpertCase;
-  Case test(GetParam(), random_);
-  Matrix out(GetParam(), Case::kTokens, Case::kHidden, random_);
+  ExpertCase test(GetParam(), random_);
+  Matrix out(GetParam(), ExpertCase::kTokens, ExpertCase::kHidden, random_);
   for (const bool is_oai : {false, true}) {
     const Activation activation = is_oai ? Activation::kSwigluOai : Activation::kSilu;
-    const auto weights = backend_->make_experts(test.parts, Case::shape(activation), GetParam());
+    const auto weights = backend_->make_experts(test.parts, ExpertCase::shape(activation), GetParam());
     if (is_oai) weights->set_biases({test.gate_up_bias.vector(), test.down_bias.vector()});
-    ops::experts(
-        *backend_, out.tensor(), test.x.tensor(), *weights,
-        {Tensor(test.experts.data(), DType::kI32, {Case::kTokens, Case::kTop}), test.shares.tensor()}, {});
-    for (int t = 0; t < Case::kTokens; ++t) {
-      for (int h = 0; h < Case::kHidden; ++h) {
+    ops::experts(*backend_, out.tensor(), test.x.tensor(), *weights,
+                 {Tensor(test.experts.data(), DType::kI32, {ExpertCase::kTokens, ExpertCase::kTop}),
+                  test.shares.tensor()},
+                 {});
+    for (int t = 0; t < ExpertCase::kTokens; ++t) {
+      for (int h = 0; h < ExpertCase::kHidden; ++h) {
         const auto [expected, magnitude] = test.expected(t, h, is_oai);
         EXPECT_NEAR(out.at(t, h), expected, magnitude * (GetParam() == DType::kF32 ? 1e-6 : 0.01)) << is_oai;
       }

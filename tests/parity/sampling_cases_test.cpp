@@ -11,19 +11,16 @@
 #include "ops/ops.h"
 #include "ops/reference/logits_rows.h"
 #include "parity/adjustment_fixtures.h"
+#include "parity/ops_fixtures.h"
 
 namespace quire {
 namespace {
 
 using testing::AdjustArrays;
 using testing::AdjustRow;
+using testing::tensor_of;
 
 constexpr const char* kFile = QUIRE_SOURCE_DIR "/tests/parity/sampling_cases.jsonl";
-
-template <typename T>
-Tensor tensor_of(std::vector<T>& values, DType dtype) {
-  return Tensor(values.data(), dtype, {std::ssize(values)});
-}
 
 struct SamplingCase {
   AdjustRow row;

@@ -9,12 +9,14 @@
 #include "backends/isa.h"
 #include "backends/registry.h"
 #include "ops/ops.h"
+#include "parity/ops_fixtures.h"
 
 namespace quire {
 namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using testing::tensor_of;
 
 struct Row {
   std::vector<float> logits;
@@ -25,11 +27,6 @@ struct Row {
   std::int64_t seed = 1;
   std::int32_t position = 0;
 };
-
-template <typename T>
-Tensor tensor_of(std::vector<T>& values, DType dtype) {
-  return Tensor(values.data(), dtype, {static_cast<std::int64_t>(values.size())});
-}
 
 class SamplingTest : public ::testing::TestWithParam<CpuIsa> {
  protected:

@@ -85,11 +85,11 @@ constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
 };
 
 // Of two tensors that stand for one name the first that the file has.
-struct ExpertName {
+struct ExpertTensor {
   std::string_view module, tensor;
   int parts = 1, part = 0;  // of an expert's rows
 };
-constexpr ExpertName kExpertNames[] = {
+constexpr ExpertTensor kExpertTensors[] = {
     {"gate_proj", "ffn_gate_exps"}, {"gate_proj", "ffn_gate_up_exps", 2, 0},
     {"up_proj", "ffn_up_exps"},     {"up_proj", "ffn_gate_up_exps", 2, 1},
     {"down_proj", "ffn_down_exps"}, {"w1", "ffn_gate_exps"},
@@ -158,7 +158,7 @@ GgufWeights::Stored GgufWeights::find(std::string_view name) const {
   const auto is_cut_off = [&](std::string_view prefix) { return take_prefix(module, prefix); };
   if (std::ranges::any_of(kExpertPrefixes, is_cut_off)) {  // leaves "3.gate_proj"
     const int expert = take_number(module);
-    for (const ExpertName& known : kExpertNames) {
+    for (const ExpertTensor& known : kExpertTensors) {
       if (module != known.module || expert < 0) continue;
       stored = {spelled(known.tensor), expert, known.parts, known.part};
       if (model_->find(stored.name) != nullptr) break;
