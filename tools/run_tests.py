@@ -4,9 +4,9 @@
 CTest starts a process a test. A sanitized program takes a fifth of a second to start, and there are thousands of tests.
 The tests and the meaning of -R and -E are ctest's.
 
-  tools/run_tests.py BUILD [-R REGEX] [-E REGEX] [-j N]
+  tools/run_tests.py BUILD [-R REGEX] [-E REGEX] [-j N] [--sample N [--seed TEXT]]
 
-Prints the output of what fails, and ends with code 1.
+--sample N: of tests that differ in their parameters alone, one in N, and one at least; which ones, --seed says. Prints the output of what fails, and ends with code 1.
 """
 import argparse
 import concurrent.futures
@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 
 AT_ONCE = 20  # tests in a process
 TIMEOUT = 1800  # seconds for them
@@ -33,18 +34,41 @@ def tests_of(build, regex, exclude):
     return [test["command"] for test in shown["tests"]]
 
 
+def name_of(command):
+    """The test that a command of GoogleTest runs; else ""."""
+    return "".join(argument[len(FILTER):] for argument in command if argument.startswith(FILTER))
+
+
 def batches_of(commands, at_once=AT_ONCE):
     """Commands of as many tests as may be in a process. One that is no program of GoogleTest stays as it is."""
     names, others = {}, []
     for command in commands:
-        filters = [argument for argument in command if argument.startswith(FILTER)]
-        if len(filters) == 1 and "*" not in filters[0] and command[0].endswith("_tests"):
-            names.setdefault(command[0], []).append(filters[0][len(FILTER):])
+        name = name_of(command)
+        if name and "*" not in name and command[0].endswith("_tests"):
+            names.setdefault(command[0], []).append(name)
         else:
             others.append(command)
     batches = [[program, FILTER + ":".join(some[i:i + at_once])]
                for program, some in names.items() for i in range(0, len(some), at_once)]
     return batches + others
+
+
+def kind_of(name):
+    """The name of a test without its parameters."""
+    return name.rsplit("/", 1)[0] if "/" in name.split(".")[-1] else name
+
+
+def sample_of(commands, one_in, seed):
+    """Of the commands of one kind of test every so manyth, beginning where the seed says."""
+    kinds = {}
+    for command in commands:
+        of_program = [argument for argument in command if not argument.startswith(FILTER)]
+        kinds.setdefault(" ".join([*of_program, kind_of(name_of(command))]), []).append(command)
+    sample = []
+    for kind, some in kinds.items():
+        step = min(one_in, len(some))
+        sample += some[zlib.crc32(f"{seed} {kind}".encode()) % step::step]
+    return sample
 
 
 def count(pattern, text):
@@ -77,8 +101,7 @@ def sums(times):
     """What tests that differ in their parameters take together, the longest first."""
     totals = {}
     for seconds, name in times:
-        kind = name.rsplit("/", 1)[0] if "/" in name.split(".")[-1] else name
-        totals[kind] = totals.get(kind, 0) + seconds
+        totals[kind_of(name)] = totals.get(kind_of(name), 0) + seconds
     return sorted(((seconds, kind) for kind, seconds in totals.items()), reverse=True)
 
 
@@ -88,8 +111,13 @@ def main():
     parser.add_argument("-R", dest="regex", help="run what matches alone")
     parser.add_argument("-E", dest="exclude", help="leave out what matches")
     parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="run one in N of each kind")
+    parser.add_argument("--seed", default="", metavar="TEXT", help="chooses these")
     options = parser.parse_args()
-    batches = batches_of(tests_of(options.build, options.regex, options.exclude))
+    if options.jobs < 1 or options.sample < 1:
+        parser.error("-j and --sample are 1 or more")
+    commands = tests_of(options.build, options.regex, options.exclude)
+    batches = batches_of(sample_of(commands, options.sample, options.seed))
     if not batches:
         parser.error("no test matches")
     begin, wrong, times, ran, skipped = time.monotonic(), [], [], 0, 0

@@ -2,8 +2,8 @@
 # The long form of the tests: 256 streams for 10 minutes (or $1 seconds), what `quire quantize` writes by the libraries
 # that read it, 100 rounds of 500 clients that go, requests of which each allocation fails once, 10^7 operations on
 # scheduler and KV cache, 2,000 walks through each schema of the grammars' tests, 10^5 schemas one after the other,
-# builds without each part that can be left out, 300 mutants of the program, and each fuzz target for 60 s (or $2
-# seconds).
+# builds without each part that can be left out, 300 mutants of the program, all tests with ASan and UBSan and with TSan,
+# and each fuzz target for 60 s (or $2 seconds).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stream_seconds=${1:-600}
@@ -25,6 +25,12 @@ tools/check_parts.sh
 
 cmake --build --preset release
 tools/mutate.py build/release
+
+for sanitizer in asan tsan; do
+  cmake --preset $sanitizer >/dev/null
+  cmake --build --preset $sanitizer
+  tools/run_tests.py build/$sanitizer
+done
 
 cmake --preset fuzz >/dev/null
 cmake --build --preset fuzz --target fuzzers

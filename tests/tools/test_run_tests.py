@@ -50,6 +50,18 @@ class RunTestsTest(unittest.TestCase):
             ["a_tests", "--gtest_filter=Suite.0:Suite.1:Suite.2"], ["a_tests", "--gtest_filter=Suite.3:Suite.4"],
             ["b_tests", "--gtest_filter=Suite.0"], ["mpirun", "a_tests", "--gtest_filter=Suite.*"]])
 
+    def test_of_each_kind_of_test_one_in_so_many_is_chosen_by_the_seed(self):
+        of_one_kind = [["a_tests", f"--gtest_filter=A/Suite.Test/{i}", "--gtest_color=no"] for i in range(10)]
+        others = [["a_tests", "--gtest_filter=Suite.Test"], ["b_tests", "--gtest_filter=B/Suite.Test/0"],
+                  ["mpirun", "a_tests"], ["mpirun", "b_tests"]]
+        samples = [run_tests.sample_of(of_one_kind + others, 3, str(seed)) for seed in range(50)]
+        for sample in samples:
+            self.assertTrue(all(command in sample for command in others))
+            self.assertIn(len(sample) - len(others), (3, 4))
+        self.assertEqual(sorted(set(map(tuple, sum(samples, [])))), sorted(map(tuple, of_one_kind + others)))
+        self.assertEqual(samples[0], run_tests.sample_of(of_one_kind + others, 3, "0"))
+        self.assertEqual(run_tests.sample_of(of_one_kind + others, 1, ""), of_one_kind + others)
+
     def test_times_are_added_up_over_parameters(self):
         times = [(1.0, "A/S.One/x"), (3.0, "S.Two"), (2.5, "A/S.One/y")]
         self.assertEqual(run_tests.sums(times), [(3.5, "A/S.One"), (3.0, "S.Two")])
