@@ -6,7 +6,8 @@ The tests and the meaning of -R and -E are ctest's.
 
   tools/run_tests.py BUILD [-R REGEX] [-E REGEX] [-j N] [--sample N [--seed TEXT]]
 
---sample N: of tests that differ in their parameters alone, one in N, and one at least; which ones, --seed says. Prints the output of what fails, and ends with code 1.
+--sample N: of tests that differ in their parameters alone, one in N, and one at least; which ones, --seed says.
+Prints the output of what fails, and ends with code 1.
 """
 import argparse
 import concurrent.futures

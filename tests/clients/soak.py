@@ -373,11 +373,10 @@ def replay(soak, binary, recording):
 
 
 def report(soak, happened, stop_seconds, replayed):
-    # What masks have found out is kept, up to a bound, and outputs drawn at random find more all the time.
-    (first, first_kept), (last, last_kept) = soak.memory()
-    growth = (last - last_kept) / (first - first_kept) - 1
+    (first, first_held), (last, last_held) = soak.memory()
+    growth = last / first - 1
     if growth >= MAX_RSS_GROWTH:
-        soak.error(f"RSS without structured outputs grew by {growth:.2%}")
+        soak.error(f"RSS grew by {growth:.2%}")
     if not all(happened.values()):
         soak.error(f"it is to have each of {happened}")
     counts = soak.counts
@@ -388,8 +387,8 @@ def report(soak, happened, stop_seconds, replayed):
         f"outputs or embeddings as before; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
         f"{', '.join(f'{number:.0f} {what}' for what, number in happened.items())}, {counts['canaries']} canaries, "
         f"{len(soak.errors)} errors; "
-        f"RSS {first:.1f} to {last:.1f} MiB, structured outputs {first_kept:.1f} to {last_kept:.1f} MiB of it, the rest "
-        f"{growth:+.2%}; SIGTERM took {stop_seconds:.1f} s; "
+        f"RSS {first:.1f} to {last:.1f} MiB ({growth:+.2%}), of which structured outputs {first_held:.1f} to "
+        f"{last_held:.1f} MiB; SIGTERM took {stop_seconds:.1f} s; "
         f"{replayed}"
     )
     for error in soak.errors[:20]:
