@@ -41,9 +41,10 @@ struct Widened {
   static constexpr bool kOfBytes = true;
 };
 
-// The next chunk is fetched in the order in which it lies; groups at once are not read in it.
+// The next chunk is fetched in the order in which it lies; groups at once are not read in it. It goes to the
+// second cache, since the first one has fewer reads on their way than memory needs.
 [[gnu::always_inline]] inline void fetch(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
 
 // Vectors of a tile: its sums and those of a group fill the registers.
