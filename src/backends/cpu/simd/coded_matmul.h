@@ -47,6 +47,14 @@ struct Widened {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
 
+// The words of a step's rows, those of a row `stride` bytes apart.
+template <int kWords>
+[[gnu::always_inline]] inline void load_words(const std::byte* from, std::int64_t stride,
+                                              Vec::I (&words)[kWords]) {
+  for (int i = 0; i < kWords; ++i)
+    words[i] = Vec::load_ints(reinterpret_cast<const std::uint32_t*>(from + i * stride));
+}
+
 // Vectors of a tile: its sums and those of a group fill the registers.
 constexpr int coded_vectors(int height, bool of_bytes) {
   return kLanes < kPanelStep ? Vec::vectors_for(height) : height <= (of_bytes ? 3 : 4) ? 4 : 2;
@@ -67,7 +75,7 @@ template <class Codes, int M, int NV, int kGroups>
   const std::byte* ahead = b + o.ahead;
   for (std::int64_t s = 0; s < steps; ++s) {
     if constexpr (!requires { typename Codes::Step; }) {
-      for (std::int64_t i = 0; i < kGroups * NV * kLanes * 4; i += 64) fetch(ahead + i);
+      for (std::int64_t i = 0; i < kGroups * Codes::kWords * NV * kLanes * 4; i += 64) fetch(ahead + i);
       ahead += kGroups * o.stride;
     }
     for (int g = 0; g < kGroups; ++g) {
@@ -76,9 +84,8 @@ template <class Codes, int M, int NV, int kGroups>
       if constexpr (requires { typename Codes::Step; }) {
         Codes::Step::template step<M, NV>(sums[g], x, from);
       } else {
-        Vec::I words[NV];
-        for (int v = 0; v < NV; ++v)
-          words[v] = Vec::load_ints(reinterpret_cast<const std::uint32_t*>(from) + v * kLanes);
+        Vec::I words[NV][Codes::kWords];
+        for (int v = 0; v < NV; ++v) load_words(from + v * kLanes * 4, o.stride / Codes::kWords, words[v]);
         codes.template step<M, NV>(sums[g], x, words);
       }
     }
@@ -228,15 +235,16 @@ constexpr std::int64_t wide_width(std::int64_t rows) {
   return rows == kPanel ? coded_vectors(Vec::tile_height(kMaxPassTokens, true), true) * kLanes : kPanelStep;
 }
 
-// Words of a chunk [steps][rows] as floats or pairs, [rows / width][steps * kActivations][width].
+// Words of a chunk [steps][kWords][rows] as floats or pairs, [rows / width][steps * kActivations][width].
 template <class Codes>
 void widen_chunk(const Codes& codes, const std::byte* from, std::int64_t rows, std::int64_t steps,
                  std::int64_t width, float* to) {
-  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
-  for (std::int64_t s = 0; s < steps; ++s, words += rows) {
-    for (std::int64_t row = 0; row < rows; row += kLanes)
-      codes.widen(Vec::load_ints(words + row), width,
-                  to + ((row / width * steps + s) * Codes::kActivations) * width + row % width);
+  for (std::int64_t s = 0; s < steps; ++s, from += Codes::kWords * rows * 4) {
+    for (std::int64_t row = 0; row < rows; row += kLanes) {
+      Vec::I words[Codes::kWords];
+      load_words(from + row * 4, rows * 4, words);
+      codes.widen(words, width, to + ((row / width * steps + s) * Codes::kActivations) * width + row % width);
+    }
   }
 }
 
@@ -250,7 +258,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
   float* const minima = scales + kMaxGroups * kPanel;
   constexpr std::int64_t kWord = sizeof(std::uint32_t);
   const bool wide = job.tokens >= kWideTokens;
-  const std::int64_t per_float = layout.word_columns / Codes::kActivations;
+  const std::int64_t per_float = layout.step_columns / Codes::kActivations;
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::int64_t first_row = panel * kPanel, rows = panel_width(job.out_features, panel);
     const std::byte* chunk = job.weights + panel * coded_panel_bytes(layout, kPanel, job.padded);
@@ -261,7 +269,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, chunk, parts, rows, groups}.read_all(Codes::kScale, scales, minima);
       for (std::int64_t i = parts.end; i < parts.end + parts.codes; i += 64) fetch(chunk + i);
-      const std::int64_t steps = columns / layout.word_columns;
+      const std::int64_t steps = columns / layout.step_columns;
       CodedOperands o = {.sums = scratch,
                          .a = job.activations + job.tokens * k / per_float,
                          .group_sums = layout.offset == OffsetType::kNone ? nullptr : group_values(job, k),
@@ -269,9 +277,9 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
                          .tokens = job.tokens,
                          .codes = chunk + parts.codes,
                          .ahead = parts.end,
-                         .stride = rows * kWord,
+                         .stride = Codes::kWords * rows * kWord,
                          .steps = steps,
-                         .group_steps = layout.group / layout.word_columns,
+                         .group_steps = layout.group / layout.step_columns,
                          .scales = scales,
                          .minima = minima};
       if (wide) {
@@ -297,14 +305,16 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
 }
 
 // Calls function<kCode>().
-[[gnu::always_inline]] inline void with_code(CodeType code, const auto& function) {
+[[gnu::always_inline]] inline void with_code(PackedCode code, const auto& function) {
   switch (code) {
-    case CodeType::kTable:
-      return function.template operator()<CodeType::kTable>();
-    case CodeType::kInt:
-      return function.template operator()<CodeType::kInt>();
+    case PackedCode::k4Bits:
+      return function.template operator()<PackedCode::k4Bits>();
+    case PackedCode::k6Bits:
+      return function.template operator()<PackedCode::k6Bits>();
+    case PackedCode::k8Bits:
+      return function.template operator()<PackedCode::k8Bits>();
     default:
-      return function.template operator()<CodeType::kE4m3>();
+      return function.template operator()<PackedCode::kE4m3>();
   }
 }
 
@@ -372,12 +382,12 @@ void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t
       const CodedChunk parts(layout, rows, columns);
       multiply_chunk(WordBytes(), rows, sizeof(std::uint32_t),
                      {.sums = scratch,
-                      .a = job.activations + job.tokens * k / layout.word_columns,
+                      .a = job.activations + job.tokens * k / layout.step_columns,
                       .tokens = job.tokens,
                       .codes = chunk + parts.codes,
                       .ahead = parts.end,
                       .stride = rows * std::int64_t{sizeof(std::uint32_t)},
-                      .steps = columns / layout.word_columns});
+                      .steps = columns / layout.step_columns});
       chunk += parts.end;
     }
     scale_sums<true>(job, first, rows, scratch);
@@ -390,15 +400,9 @@ void multiply_coded_panels(const LinearJob& job, std::int64_t begin, std::int64_
 #if defined(__AVX512VNNI__)
   if (takes_bytes(job)) return multiply_byte_panels(job, begin, end, scratch);
 #endif
-  with_code(job.coded->code, [&]<CodeType kCode>() {
+  with_code(job.coded->code, [&]<PackedCode kCode>() {
 #if defined(__AVX512BF16__)
-    if (takes_pairs(job)) {
-      constexpr bool kInt = kCode == CodeType::kInt;  // alone is small
-      job.coded->is_small
-          ? multiply_panels_of<WordPairs<kCode, kInt>, WeightPairs>(job, begin, end, scratch)
-          : multiply_panels_of<WordPairs<kCode, false>, WeightPairs>(job, begin, end, scratch);
-      return;
-    }
+    if (takes_pairs(job)) return multiply_panels_of<WordPairs<kCode>, WeightPairs>(job, begin, end, scratch);
 #endif
     multiply_panels_of<WordFloats<kCode>, Weights<float>>(job, begin, end, scratch);
   });

@@ -13,34 +13,52 @@ namespace {
   return Vec::halves_to_floats(sign | Vec::left(code & Vec::set1(0x7FU), 7));
 }
 
-// How a step reads codes: one word of each row. kActivations: floats of each token that it takes, which are
-// pairs where kPairs is set.
+constexpr int step_words(PackedCode code) { return code == PackedCode::k6Bits ? 3 : 1; }
+constexpr int step_columns(PackedCode code) {
+  return code == PackedCode::k4Bits ? 8 : code == PackedCode::k6Bits ? 16 : 4;
+}
+
+// Codes of 6 bits: those of two columns in the lower bits of both halves.
+template <int kPair>
+[[gnu::always_inline]] inline Vec::I pair_of_six_bits(const Vec::I (&words)[3]) {
+  const auto join = [](Vec::I lower, Vec::I upper, std::uint32_t mask) {
+    return (lower & Vec::set1(mask)) | (upper & Vec::set1(mask ^ 0x3F003FU));
+  };
+  if constexpr (kPair == 6) return join(Vec::right(words[0], 12), Vec::right(words[1], 8), 0xF000FU);
+  if constexpr (kPair == 7) return join(Vec::right(words[1], 14), Vec::right(words[2], 10), 0x30003U);
+  return Vec::right(words[kPair / 2], kPair % 2 * 6);
+}
+
+// How a step reads codes: kWords words of each row. kActivations: floats of each token that it takes.
 //
-// A word's codes as float32.
-template <CodeType kCode>
+// Codes as float32.
+template <PackedCode kCode>
 struct WordFloats {
-  static constexpr bool kOfBytes = kCode != CodeType::kTable;
-  static constexpr int kActivations = kOfBytes ? 4 : 8;
-  static constexpr float kScale = kCode == CodeType::kE4m3 ? 256.0F : 1.0F;
+  static constexpr int kWords = step_words(kCode);
+  static constexpr int kActivations = step_columns(kCode);
+  static constexpr bool kOfBytes = kCode != PackedCode::k4Bits;
+  static constexpr float kScale = kCode == PackedCode::kE4m3 ? 256.0F : 1.0F;
   Vec::Table table;
 
   explicit WordFloats(const CodedLayout& layout) : table(layout.table) {}
-  static constexpr int bit_of(int column) {
-    return kCode == CodeType::kTable ? column / 2 * 4 + column % 2 * 16 : column / 2 * 8 + column % 2 * 16;
-  }
   template <int kColumn>
-  [[gnu::always_inline]] F value(Vec::I word) const {
-    constexpr int kBit = bit_of(kColumn);
-    if constexpr (kCode == CodeType::kTable) {
-      return table.at(Vec::right(word, kBit));
-    } else if constexpr (kCode == CodeType::kInt) {
-      return Vec::signed_to_floats(Vec::right_signed(Vec::left(word, 24 - kBit), 24));
+  [[gnu::always_inline]] F value(const Vec::I (&words)[kWords]) const {
+    constexpr int kHalf = kColumn % 2 * 16;
+    constexpr int kBit = kHalf + kColumn / 2 * (kCode == PackedCode::k4Bits ? 4 : 8);
+    if constexpr (kCode == PackedCode::k4Bits) {
+      return table.at(Vec::right(words[0], kBit));
+    } else if constexpr (kCode == PackedCode::k6Bits) {
+      const Vec::I pair = pair_of_six_bits<kColumn / 2>(words);
+      return Vec::signed_to_floats(Vec::right_signed(Vec::left(pair, 26 - kHalf), 26));
+    } else if constexpr (kCode == PackedCode::k8Bits) {
+      return Vec::signed_to_floats(Vec::right_signed(Vec::left(words[0], 24 - kBit), 24));
     } else {
-      return e4m3_as_halves(Vec::right(Vec::left(word, 24 - kBit), 24));
+      return e4m3_as_halves(Vec::right(Vec::left(words[0], 24 - kBit), 24));
     }
   }
   template <int M, int NV, int kColumn = 0>
-  [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x, const Vec::I (&words)[NV]) const {
+  [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x,
+                                   const Vec::I (&words)[NV][kWords]) const {
     if constexpr (kColumn < kActivations) {
       add_products(sums, x + kColumn * M, [&](int v) { return value<kColumn>(words[v]); });
       step<M, NV, kColumn + 1>(sums, x, words);
@@ -48,10 +66,10 @@ struct WordFloats {
   }
   // Writes a vector of rows: [kActivations][width] at `to`.
   template <int kColumn = 0>
-  [[gnu::always_inline]] void widen(Vec::I word, std::int64_t width, float* to) const {
+  [[gnu::always_inline]] void widen(const Vec::I (&words)[kWords], std::int64_t width, float* to) const {
     if constexpr (kColumn < kActivations) {
-      Vec::store(to + kColumn * width, value<kColumn>(word));
-      widen<kColumn + 1>(word, width, to);
+      Vec::store(to + kColumn * width, value<kColumn>(words));
+      widen<kColumn + 1>(words, width, to);
     }
   }
 };
@@ -59,7 +77,7 @@ struct WordFloats {
 #if defined(__AVX512BF16__)
 // The bits of bfloat16 by the lower bits of a code.
 struct alignas(64) PairTable {
-  std::uint16_t halves[64];  // kTable and codes from -32 to 31
+  std::uint16_t halves[64];  // from -32 to 31
   std::uint8_t lower[128];   // of bytes, by magnitude
   std::uint8_t upper[128];
 
@@ -92,39 +110,40 @@ struct alignas(64) PairTable {
 // E4M3, E5M2 and whole numbers.
 constexpr PairTable kE4m3Pairs(3, 7), kE5m2Pairs(2, 15), kIntPairs(7, -6);
 
-// A word's codes as pairs of bfloat16. kSmall: integers from -32 to 31.
-template <CodeType kCode, bool kSmall>
+// Codes as pairs of bfloat16.
+template <PackedCode kCode>
 struct WordPairs {
-  static constexpr bool kOfBytes = kCode != CodeType::kTable;
-  static constexpr int kActivations = kOfBytes ? 2 : 4;
+  static constexpr int kWords = step_words(kCode);
+  static constexpr int kActivations = step_columns(kCode) / 2;
+  static constexpr bool kOfBytes = kCode != PackedCode::k4Bits;
   static constexpr float kScale = 1.0F;
-  static constexpr const PairTable& kTable = kCode == CodeType::kE4m3 ? kE4m3Pairs : kIntPairs;
-  __m512i first, second;  // kTable: of the lower five bits, of which the last is not the code's
+  static constexpr const PairTable& kTable = kCode == PackedCode::kE4m3 ? kE4m3Pairs : kIntPairs;
+  __m512i first, second;  // k4Bits: of the lower five bits, of which the last is not the code's
 
   explicit WordPairs(const CodedLayout& layout)
       : first(_mm512_load_si512(kTable.halves)), second(_mm512_load_si512(kTable.halves + 32)) {
-    if constexpr (kCode == CodeType::kTable) {
+    if constexpr (kCode == PackedCode::k4Bits) {
       alignas(64) std::uint16_t values[32];
       for (int i = 0; i < 32; ++i) values[i] = PairTable::bits_of(layout.table[i % 16]);
       first = _mm512_load_si512(values);
     }
   }
   template <int kPair>
-  [[gnu::always_inline]] __m512bh pair(__m512i word) const {
-    if constexpr (kCode == CodeType::kTable)
-      return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi32(word, 4 * kPair), first);
-    else if constexpr (kSmall)
-      return (__m512bh)_mm512_permutex2var_epi16(first, _mm512_srli_epi32(word, 8 * kPair), second);
+  [[gnu::always_inline]] __m512bh pair(const __m512i (&words)[kWords]) const {
+    if constexpr (kCode == PackedCode::k4Bits)
+      return (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi32(words[0], 4 * kPair), first);
+    else if constexpr (kCode == PackedCode::k6Bits)
+      return (__m512bh)_mm512_permutex2var_epi16(first, pair_of_six_bits<kPair>(words), second);
     else
-      return (__m512bh)pair_of_bytes<kPair>(word);
+      return (__m512bh)pair_of_bytes<kPair>(words[0]);
   }
   // Both bytes of a bfloat16 are looked up by the magnitude's seven bits; that of -128 looks like 0.
   template <int kPair>
   [[gnu::always_inline]] static __m512i pair_of_bytes(__m512i word) {
-    const __m512i magnitude = kCode == CodeType::kInt ? _mm512_abs_epi8(word) : word;
+    const __m512i magnitude = kCode == PackedCode::k8Bits ? _mm512_abs_epi8(word) : word;
     const __m512i lower = PairTable::look_up(kTable.lower, magnitude);
     __m512i upper = PairTable::look_up(kTable.upper, magnitude);
-    if constexpr (kCode == CodeType::kInt)
+    if constexpr (kCode == PackedCode::k8Bits)
       upper = _mm512_mask_mov_epi8(upper, _mm512_movepi8_mask(magnitude), _mm512_set1_epi8(0x43));
     upper = PairTable::with_sign(upper, word);
     constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAA;
@@ -132,7 +151,8 @@ struct WordPairs {
                       : _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lower, 8), upper);
   }
   template <int M, int NV, int kPair = 0>
-  [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x, const __m512i (&words)[NV]) const {
+  [[gnu::always_inline]] void step(F (&sums)[M][NV], const float* x,
+                                   const __m512i (&words)[NV][kWords]) const {
     if constexpr (kPair < kActivations) {
       __m512bh pairs[NV];
       for (int v = 0; v < NV; ++v) pairs[v] = pair<kPair>(words[v]);
@@ -144,10 +164,10 @@ struct WordPairs {
     }
   }
   template <int kPair = 0>
-  [[gnu::always_inline]] void widen(__m512i word, std::int64_t width, float* to) const {
+  [[gnu::always_inline]] void widen(const __m512i (&words)[kWords], std::int64_t width, float* to) const {
     if constexpr (kPair < kActivations) {
-      _mm512_storeu_si512(to + kPair * width, (__m512i)pair<kPair>(word));
-      widen<kPair + 1>(word, width, to);
+      _mm512_storeu_si512(to + kPair * width, (__m512i)pair<kPair>(words));
+      widen<kPair + 1>(words, width, to);
     }
   }
 };

@@ -46,20 +46,29 @@ constexpr std::int64_t kNarrowDepth = 64;
 
 // A matrix of codes lies in the same panels, and a panel in chunks of `span` columns, the last one as many as
 // are left. A chunk is read front to back: super-blocks' scales and minima f32 [rows] each, where there are
-// any; the groups' scales, then what is taken away [groups][rows], in their stored types; codes u32 [columns
-// / word_columns][rows]. Each part begins at a multiple of 64 bytes. A word has 8 codes of 4 bits, that of
-// column 2 i at bit 4 i and that of column 2 i + 1 at bit 16 + 4 i; or 4 of 8 bits, the columns 0, 2, 1, 3.
+// any; the groups' scales, then what is taken away [groups][rows], in their stored types; codes u32 [steps]
+// [step_words][rows]. Each part begins at a multiple of 64 bytes. A step's words hold step_columns codes of
+// each row, the even columns in their lower halves and the odd ones in the same bits of the upper halves: 8
+// codes of 4 bits in one word and 4 of 8 bits in one, from bit 0 on; 16 of 6 bits in three, two pairs of
+// columns from bit 0 of each on, and the last two pairs from bit 12 on, 4 bits a word.
+enum class PackedCode : std::uint8_t {
+  k4Bits,  // by a table
+  k6Bits,  // integers from -32 to 31
+  k8Bits,  // signed integers
+  kE4m3,
+};
+
 struct CodedLayout {
-  CodeType code;              // kTable: of 4 bits; kInt: signed bytes; kE4m3
-  bool is_small;              // kInt: from -32 to 31
-  std::int64_t word_columns;  // 8 or 4
-  std::int64_t group;         // columns that share a scale, a multiple of word_columns
+  PackedCode code;
+  std::int64_t step_columns;  // 8, 16 or 4
+  std::int64_t step_words;    // 1 or 3
+  std::int64_t group;         // columns that share a scale, a multiple of step_columns
   std::int64_t span;          // a multiple of group
   ScaleType scale;
   OffsetType offset;
   ScaleType minimum;
   bool has_super_scales, has_super_minima;
-  float table[16];           // kTable
+  float table[16];           // k4Bits
   InputFormat input;         // of x, which becomes codes
   std::int64_t input_block;  // columns of x whose codes share a scale: some groups, or all
   bool whole_rows;           // nothing but one scale a row; groups are parts of it
@@ -98,7 +107,8 @@ struct CodedChunk {
         codes(offsets + (layout.offset == OffsetType::kNone   ? 0
                          : layout.offset == OffsetType::kZero ? part(ScaleType::kU8, layout, rows, columns)
                                                               : part(layout.minimum, layout, rows, columns))),
-        end(codes + round_up(columns, layout.word_columns) / layout.word_columns * rows * 4) {}
+        end(codes +
+            round_up(columns, layout.step_columns) / layout.step_columns * layout.step_words * rows * 4) {}
 
  private:
   [[gnu::always_inline]] static constexpr std::int64_t part(ScaleType type, const CodedLayout& layout,
@@ -107,7 +117,7 @@ struct CodedChunk {
   }
 };
 
-// columns: a multiple of word_columns.
+// columns: a multiple of step_columns.
 [[gnu::always_inline]] constexpr std::int64_t coded_panel_bytes(const CodedLayout& layout, std::int64_t rows,
                                                                 std::int64_t columns) {
   const std::int64_t rest = columns % layout.span;

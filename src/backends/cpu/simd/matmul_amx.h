@@ -270,7 +270,7 @@ void add_group(const LinearJob& job, const GroupPart& part, const float* sums, c
 }
 
 // Codes that become pairs, a chunk at a time.
-template <CodeType kCode>
+template <PackedCode kCode>
 void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::byte* panel, float* scratch) {
   const CodedLayout& layout = *job.coded;
   const std::int64_t tokens = round_up(job.tokens, kTile);
@@ -282,8 +282,8 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
     const std::int64_t columns = smaller(job.padded - k, layout.span);
     const CodedChunk parts(layout, rows, columns);
-    widen_chunk(WordPairs<kCode, false>(layout), panel + parts.codes, rows, columns / layout.word_columns,
-                rows, block);
+    widen_chunk(WordPairs<kCode>(layout), panel + parts.codes, rows, columns / layout.step_columns, rows,
+                block);
     __builtin_memset(block + columns / 2 * rows, 0, static_cast<std::size_t>(kTile * rows) * sizeof(float));
     TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
                       .a = steps_at(job, k),
@@ -312,18 +312,21 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
   }
 }
 
-// Words of codes; others are fetched meanwhile.
-[[gnu::always_inline]] inline __m512i fetch_words(const std::byte* words) {
+// As load_words; others are fetched meanwhile.
+template <int kWords>
+[[gnu::always_inline]] inline void fetch_words(const std::byte* from, std::int64_t stride,
+                                               __m512i (&words)[kWords]) {
   constexpr std::int64_t kAhead = 8192;
-  fetch(words + kAhead);
-  return _mm512_loadu_si512(words);
+  for (int i = 0; i < kWords; ++i) fetch(from + i * stride + kAhead);
+  load_words(from, stride, words);
 }
 
 // Words of codes, whose even and odd columns are multiplied apart. x: pairs.
-template <CodeType kCode, int NV, int kPair = 0>
-[[gnu::always_inline]] inline void add_apart(const WordPairs<kCode, false>& codes, const float* x,
-                                             const __m512i (&words)[NV], F (&even)[NV], F (&odd)[NV]) {
-  if constexpr (kPair < WordPairs<kCode, false>::kActivations) {
+template <PackedCode kCode, int NV, int kPair = 0>
+[[gnu::always_inline]] inline void add_apart(const WordPairs<kCode>& codes, const float* x,
+                                             const __m512i (&words)[NV][WordPairs<kCode>::kWords],
+                                             F (&even)[NV], F (&odd)[NV]) {
+  if constexpr (kPair < WordPairs<kCode>::kActivations) {
     const auto even_of = [](__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); };
     const auto odd_of = [](__m512i pairs) {
       return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
@@ -342,27 +345,28 @@ template <CodeType kCode, int NV, int kPair = 0>
 // of tiles: TDPBF16PS adds up the products of the even columns of a step and those of the odd ones, each in
 // order, then both, and adds that to the sum; subnormal numbers are zero (Intel, "Architecture Instruction
 // Set Extensions Programming Reference"). o: of tiles, with the codes as weights.
-template <CodeType kCode, int NV>
+template <PackedCode kCode, int NV>
 [[gnu::noinline]] void sum_as_tiles(const CodedLayout& layout, const TileOperands& o) {
-  const WordPairs<kCode, false> codes(layout);
-  const std::int64_t words_of_step = kTileDepth / layout.word_columns;
-  const std::int64_t group_words = layout.group / layout.word_columns;
+  const WordPairs<kCode> codes(layout);
+  constexpr int kWords = WordPairs<kCode>::kWords;
+  const std::int64_t tile_steps = kTileDepth / layout.step_columns;
+  const std::int64_t group_steps = layout.group / layout.step_columns;
   const float* a = o.a;
   const std::byte* b = o.b;
   float* to = o.sums;
-  for (std::int64_t first = 0; first < o.steps; first += group_words, to += kPanel) {
-    const std::int64_t end = smaller(first + group_words, o.steps);
+  for (std::int64_t first = 0; first < o.steps; first += group_steps, to += kPanel) {
+    const std::int64_t end = smaller(first + group_steps, o.steps);
     F sums[NV];
     for (int v = 0; v < NV; ++v) sums[v] = o.adds ? Vec::load(to + v * kLanes) : Vec::zero();
-    for (std::int64_t step = first; step < end; step += words_of_step, a += o.a_step) {
+    for (std::int64_t step = first; step < end; step += tile_steps, a += o.a_step) {
       F even[NV], odd[NV];
       for (int v = 0; v < NV; ++v) even[v] = odd[v] = Vec::zero();
       const float* x = a;
-      for (std::int64_t s = step; s < step + words_of_step && s < end; ++s, b += o.b_row) {
-        __m512i words[NV];
-        for (int v = 0; v < NV; ++v) words[v] = fetch_words(b + v * 64);
+      for (std::int64_t s = step; s < step + tile_steps && s < end; ++s, b += kWords * o.b_row) {
+        __m512i words[NV][kWords];
+        for (int v = 0; v < NV; ++v) fetch_words(b + v * 64, o.b_row, words[v]);
         add_apart(codes, x, words, even, odd);
-        x += WordPairs<kCode, false>::kActivations;
+        x += WordPairs<kCode>::kActivations;
       }
       for (int v = 0; v < NV; ++v) sums[v] += even[v] + odd[v];
     }
@@ -372,7 +376,7 @@ template <CodeType kCode, int NV>
 
 // The same product of one token, for which the codes are widened in registers: tiles would take twice as
 // long.
-template <CodeType kCode>
+template <PackedCode kCode>
 void multiply_token(const LinearJob& job, std::int64_t rows, const std::byte* panel, float* scratch) {
   constexpr unsigned kSubnormalsAreZero = 0x8040;
   const CodedLayout& layout = *job.coded;
@@ -388,7 +392,7 @@ void multiply_token(const LinearJob& job, std::int64_t rows, const std::byte* pa
                       .a_step = kTile * kTile,
                       .b = panel + parts.codes,
                       .b_row = rows * 4,
-                      .steps = columns / layout.word_columns,
+                      .steps = columns / layout.step_columns,
                       .adds = layout.whole_rows};
     _mm_setcsr(mode | kSubnormalsAreZero);
     if (rows == kPanel) {
@@ -422,7 +426,7 @@ void multiply_panels_by_tiles(const LinearJob& job, std::int64_t begin, std::int
         multiply_byte_panel(job, rows, weights, scratch);
         scale_sums<true>(job, weights, rows, scratch);
       } else {
-        with_code(job.coded->code, [&]<CodeType kCode>() {
+        with_code(job.coded->code, [&]<PackedCode kCode>() {
           job.tokens == 1 ? multiply_token<kCode>(job, rows, weights, scratch)
                           : multiply_coded_panel<kCode>(job, rows, weights, scratch);
         });

@@ -14,6 +14,7 @@ using simd::CodedLayout;
 using simd::kCodedStep;
 using simd::kMaxSpan;
 using simd::kPanel;
+using simd::PackedCode;
 using simd::round_up;
 
 namespace {
@@ -28,10 +29,52 @@ bool moves_minima(const LinearFormat& format) {
   return format.code == CodeType::kInt && format.bits > 4 && byte_offset(format) != format.code_offset;
 }
 
-// The bit of a column's code in its word.
-int bit_of(const CodedLayout& layout, std::int64_t column) {
-  const auto i = static_cast<int>(column);
-  return i / 2 * (layout.code == CodeType::kTable ? 4 : 8) + i % 2 * 16;
+// Where a column's code lies in the words of its step: its lower bits, and what is above them in the next
+// word.
+struct CodePlace {
+  std::int64_t word;
+  int bit, num_lower;
+  int upper_bit;  // 0: there is nothing above
+};
+
+CodePlace place_of(PackedCode code, std::int64_t column) {
+  const auto pair = static_cast<int>(column / 2), half = static_cast<int>(column % 2) * 16;
+  if (code == PackedCode::k4Bits) return {0, half + pair * 4, 4, 0};
+  if (code != PackedCode::k6Bits) return {0, half + pair * 8, 8, 0};
+  if (pair < 6) return {pair / 2, half + pair % 2 * 6, 6, 0};
+  return pair == 6 ? CodePlace{0, half + 12, 4, half + 12} : CodePlace{1, half + 14, 2, half + 12};
+}
+
+// A row's code in a column of a chunk, whose words lie `width` apart.
+std::uint32_t code_at(const CodedLayout& layout, const std::uint32_t* words, std::int64_t width,
+                      std::int64_t column) {
+  const CodePlace place = place_of(layout.code, column % layout.step_columns);
+  words += (column / layout.step_columns * layout.step_words + place.word) * width;
+  const std::uint32_t lower = *words >> place.bit & ((1U << place.num_lower) - 1);
+  return place.upper_bit == 0 ? lower : lower | words[width] >> place.upper_bit << place.num_lower;
+}
+
+void put_code(const CodedLayout& layout, std::uint32_t* words, std::int64_t width, std::int64_t column,
+              std::uint32_t code) {
+  const CodePlace place = place_of(layout.code, column % layout.step_columns);
+  words += (column / layout.step_columns * layout.step_words + place.word) * width;
+  *words |= (code & ((1U << place.num_lower) - 1)) << place.bit;
+  if (place.upper_bit != 0) words[width] |= (code & 63U) >> place.num_lower << place.upper_bit;
+}
+
+float value_of(const CodedLayout& layout, std::uint32_t code) {
+  if (layout.code == PackedCode::k4Bits) return layout.table[code];
+  if (layout.code == PackedCode::kE4m3) return from_e4m3(static_cast<std::uint8_t>(code));
+  const int unused = layout.code == PackedCode::k6Bits ? 26 : 24;
+  return static_cast<float>(static_cast<std::int32_t>(code << unused) >> unused);
+}
+
+PackedCode code_of(const LinearFormat& format, std::int64_t group, std::int64_t cols) {
+  if (format.code == CodeType::kE4m3) return PackedCode::kE4m3;
+  if (format.bits <= 4) return PackedCode::k4Bits;
+  const int last = (1 << format.bits) - 1 - byte_offset(format);
+  const bool fits = last < 32 && byte_offset(format) <= 32 && group % 16 == 0 && cols % 16 == 0;
+  return fits ? PackedCode::k6Bits : PackedCode::k8Bits;
 }
 
 bool is_bf16(float value) { return to_float(from_float<BFloat16>(value)) == value; }
@@ -59,20 +102,17 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
          matrix.codes->name(), columns, kCodedStep);
   };
   CodedLayout layout = {};
-  const bool in_bytes = format.code == CodeType::kE4m3 || format.bits > 4;
-  layout.code =
-      in_bytes ? (format.code == CodeType::kE4m3 ? CodeType::kE4m3 : CodeType::kInt) : CodeType::kTable;
-  const int last = (1 << format.bits) - 1 - byte_offset(format);
-  layout.is_small = layout.code == CodeType::kInt && last < 32 && byte_offset(format) <= 32;
-  layout.word_columns = in_bytes ? 4 : 8;
-  if (!in_bytes) {
-    const std::array<float, 256> values = code_values(format);
-    std::copy_n(values.begin(), 16, layout.table);
-  }
   layout.group = matrix.num_blocks() == 1        ? std::min(kMaxSpan, round_up(matrix.cols, kCodedStep))
                  : format.block_cols <= kMaxSpan ? format.block_cols
                                                  : std::gcd(format.block_cols, kMaxSpan);
   if (layout.group % kCodedStep != 0) refuse(format.block_cols);
+  layout.code = code_of(format, layout.group, matrix.cols);
+  layout.step_columns = layout.code == PackedCode::k4Bits ? 8 : layout.code == PackedCode::k6Bits ? 16 : 4;
+  layout.step_words = layout.code == PackedCode::k6Bits ? 3 : 1;
+  if (layout.code == PackedCode::k4Bits) {
+    const std::array<float, 256> values = code_values(format);
+    std::copy_n(values.begin(), 16, layout.table);
+  }
   layout.span = kMaxSpan / layout.group * layout.group;
   if (matrix.num_supers() > 1) {
     layout.span = std::gcd(layout.span, format.super_cols);
@@ -148,8 +188,8 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
     read(matrix.offsets, rows.offsets, num_blocks);
     read(matrix.super_minima, rows.super_minima, num_supers);
   }
-  const std::uint8_t moved =
-      layout_.code == CodeType::kInt ? static_cast<std::uint8_t>(byte_offset(format)) : 0;
+  const bool is_moved = layout_.code == PackedCode::k6Bits || layout_.code == PackedCode::k8Bits;
+  const int moved = is_moved ? byte_offset(format) : 0;
   std::byte* chunk = panel_at(panel);
   for (std::int64_t k = 0; k < padded(); k += layout_.span) {
     const std::int64_t columns = std::min(layout_.span, padded() - k);
@@ -175,9 +215,7 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
       auto* words = reinterpret_cast<std::uint32_t*>(chunk + parts.codes);
       const std::uint8_t* codes = &rows.codes[row * cols + k];
       for (std::int64_t i = 0; i < std::min(columns, cols - k); ++i) {
-        const auto code = static_cast<std::uint8_t>(codes[i] - moved);
-        words[i / layout_.word_columns * width + row] |= std::uint32_t{code}
-                                                         << bit_of(layout_, i % layout_.word_columns);
+        put_code(layout_, words + row, width, i, static_cast<std::uint8_t>(codes[i] - moved));
       }
     }
     chunk += parts.end;
@@ -205,12 +243,7 @@ void PackedCodes::read_row(std::int64_t row, float* out) const {
       if (layout_.offset == OffsetType::kMinimum)
         minimum = scale_at(layout_.minimum, chunk + parts.offsets, place);
       if (layout_.has_super_minima) minimum *= float_at(parts.super_minima);
-      const std::uint32_t code =
-          words[col / layout_.word_columns * width + i] >> bit_of(layout_, col % layout_.word_columns);
-      const float value = layout_.code == CodeType::kTable ? layout_.table[code & 15U]
-                          : layout_.code == CodeType::kInt
-                              ? static_cast<float>(static_cast<std::int8_t>(code & 255U))
-                              : from_e4m3(static_cast<std::uint8_t>(code & 255U));
+      const float value = value_of(layout_, code_at(layout_, words + i, width, col));
       out[k + col] = scale * value - minimum;
     }
     chunk += parts.end;
