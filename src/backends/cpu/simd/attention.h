@@ -22,10 +22,11 @@
 namespace quire::simd {
 namespace {
 
-// What is multiplied at once: eight sums, as many as are under way at two a cycle that take four cycles each.
-constexpr int kRowsAtOnce = 2;
+// What is multiplied at once: eight sums, as many as are under way at two a cycle that take four cycles each,
+// or sixteen where there are registers for them.
+constexpr int kRowsAtOnce = kLanes < 16 ? 2 : 4;
 constexpr int kKeys = 4;
-constexpr int kVectorsOfValues = 8;  // of all rows
+constexpr int kVectorsOfValues = kRowsAtOnce * kKeys;  // of all rows
 
 // The halves of a step, as keys and values of type T have them, and the same of queries and sums: of bfloat16
 // the even elements and the odd ones.
@@ -288,15 +289,14 @@ class SpanAttention {
     return (span_.first_head + row / head_rows_) * job_.group + row % job_.group;
   }
 
-  std::int64_t step_elements(std::int64_t begin) const { return smaller(job_.head_dim - begin, kStep); }
-
   void begin_row(std::int64_t row) const {
     float* query = scratch_.queries + row * scratch_.width;
     const E* from = head_at(job_.q, row);
+    PartialStep<E> last;
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
-      PartialStep<E> step;
-      step.read(from + i, step_elements(i));
-      store_query<T>(step.values, query + i);
+      const bool is_whole = job_.head_dim - i >= kStep;
+      if (!is_whole) last.read(from + i, job_.head_dim - i);
+      store_query<T>(is_whole ? from + i : last.values, query + i);
     }
     __builtin_memset(scratch_.sums + row * scratch_.width, 0,
                      static_cast<std::size_t>(scratch_.width) * sizeof(float));
@@ -360,9 +360,11 @@ class SpanAttention {
     const F total = Vec::set1(scratch_.totals[row]);
     for (std::int64_t i = 0; i < job_.head_dim; i += kStep) {
       const float* sums = scratch_.sums + row * scratch_.width + i;
-      E step[kStep];
-      store_halves<T>(step, Vec::load(sums) / total, Vec::load(sums + kLanes) / total);
-      __builtin_memcpy(out + i, step, static_cast<std::size_t>(step_elements(i)) * sizeof(E));
+      const std::int64_t left = job_.head_dim - i;
+      E last[kStep];
+      store_halves<T>(left < kStep ? last : out + i, Vec::load(sums) / total,
+                      Vec::load(sums + kLanes) / total);
+      if (left < kStep) __builtin_memcpy(out + i, last, static_cast<std::size_t>(left) * sizeof(E));
     }
   }
 
