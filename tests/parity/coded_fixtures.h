@@ -144,6 +144,8 @@ inline std::vector<NamedFormat> all_formats() {
         .scale = ScaleType::kF16,
         .offset = OffsetType::kMinimum,
         .minimum = ScaleType::kF16}},
+      {"int5_g8",
+       {.code = CodeType::kInt, .bits = 5, .code_offset = 16, .block_cols = 8, .scale = ScaleType::kF16}},
       {"q2_k",
        {.code = CodeType::kInt,
         .bits = 2,

@@ -194,6 +194,25 @@ TEST(RoundedInputTest, CodesAreTheNearest) {
   EXPECT_EQ(codes, zeros);
 }
 
+TEST(PackedCodesTest, CodesOfSixBitsTakeSixInMemory) {
+  constexpr std::int64_t kRows = 64, kCols = 256;
+  std::mt19937 random(5);
+  for (const std::string& isa : isa_names()) {
+    if (isa == "reference") continue;
+    for (const std::int64_t block : {8, 16}) {  // blocks of 8 columns are no whole step
+      const WeightGroup group = random_codes({.code = CodeType::kInt,
+                                              .bits = 6,
+                                              .code_offset = 32,
+                                              .block_cols = block,
+                                              .scale = ScaleType::kI8},
+                                             kRows, kCols, random);
+      EXPECT_EQ(backend_of(isa)->linear_bytes({&group, 1}, DType::kBF16),
+                kRows * (kCols * (block == 8 ? 8 : 6) / 8 + kCols / block))
+          << isa;
+    }
+  }
+}
+
 TEST(PackedCodesTest, AValueThatIsNoNumberIsRefused) {
   std::mt19937 random(3);
   const LinearFormat format = {

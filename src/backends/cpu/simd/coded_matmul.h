@@ -135,6 +135,7 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
         CodedOperands p = o;
         p.sums += column;
         p.codes += column * bytes_of_row;
+        if constexpr (requires { Codes::kWords; }) p.ahead += (Codes::kWords - 1) * column * bytes_of_row;
         if (p.scales != nullptr) {
           p.scales += column;
           p.minima += column;
