@@ -218,11 +218,12 @@ TEST(BatchedPlanTest, InAFixedOrderPartsFollowFromTheWeightAlone) {
 }
 
 TEST(BatchedPlanTest, RingsHaveStagesAndFitInSharedMemory) {
-  for (const SumOrder order : {SumOrder::kFree, SumOrder::kFixed}) {
+  for (const auto& [order, of_codes] :
+       {std::pair{SumOrder::kFree, false}, {SumOrder::kFixed, false}, {SumOrder::kFree, true}}) {
     for (int tokens = 1; tokens <= 9000; tokens += 1 + tokens / 7) {
       for (const int rows : {1, 1024, 6144, 151936}) {
         for (const int slices : {1, 2, 16, 192}) {
-          const BatchedPlan plan = plan_batched_matmul(tokens, rows, slices, order);
+          const BatchedPlan plan = plan_batched_matmul(tokens, rows, slices, order, of_codes);
           ASSERT_GE(plan.stages, std::min(2, slices / plan.split))
               << tokens << ", " << rows << ", " << slices;
           ASSERT_LE(plan.stages * plan.stage_bytes(), BatchedPlan::kMaxSharedBytes);

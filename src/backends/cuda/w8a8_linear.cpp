@@ -115,7 +115,14 @@ struct ChunkLayout {
   }
 };
 
-constexpr std::int64_t kMaxW8a8Tokens = 64;  // of batched_matmul: from there on the library is as fast
+// Up to 64 tokens batched_matmul is faster than the library. Up to 192 it is where the library's tiles leave
+// multiprocessors without work (few rows, long sums), and for gated pairs that tiles of 96 tokens take.
+bool prefers_batched_matmul(std::int64_t tokens, const W8a8Matrix& matrix, bool gated) {
+  if (!w8a8_has_batched_matmul(matrix, gated) || tokens > 192) return false;
+  if (tokens <= 64) return true;
+  return matrix.rows <= 4096 ? matrix.cols >= 3072
+                             : gated && matrix.cols >= 2048 && (tokens <= 96 || tokens > 128);
+}
 
 // False where the library cannot compute it. sums: i32 [tokens, rows] for integers.
 bool multiply_by_library(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,
@@ -154,7 +161,7 @@ void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& 
     round_input(context, input, x.rows(token, count), matrix);
     if (by_matvec) {
       w8a8_matvec(context, part, x.rows(token, count), input, matrix, bias);
-    } else if (is_fast && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, false)) {
+    } else if (is_fast && prefers_batched_matmul(x.dim(0), matrix, false)) {
       w8a8_batched_matmul(context, part, input, matrix, bias);
     } else if (!is_fast || !multiply_by_library(context, *library, part, input, layout.sums(workspace, count),
                                                 matrix, bias)) {
@@ -168,8 +175,7 @@ bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const T
                         const Tensor& workspace) {
   if (order == SumOrder::kFixed) return false;
   const bool by_matvec = w8a8_matvec_supports(context, x, matrix);
-  const bool by_batches =
-      x.dtype() != DType::kF32 && x.dim(0) <= kMaxW8a8Tokens && w8a8_has_batched_matmul(matrix, true);
+  const bool by_batches = x.dtype() != DType::kF32 && prefers_batched_matmul(x.dim(0), matrix, true);
   const ChunkLayout layout{matrix, false};
   if ((!by_matvec && !by_batches) || x.dim(0) > layout.num_tokens(workspace)) return false;
   if (by_matvec && x.dim(0) == 1) {

@@ -264,7 +264,7 @@ void launch_tokens(const LaunchContext& context, const Params& params, const Pro
   if constexpr (sizeof(T) > 1) {
     dispatch<32, 48, BatchedPlan::kTileTokens, BatchedPlan::kWideTileTokens>(plan.tile_tokens, run);
   } else {
-    dispatch<32, 48, BatchedPlan::kTileTokens>(plan.tile_tokens, run);
+    dispatch<32, 48, BatchedPlan::kTileTokens, BatchedPlan::kCodeTileTokens>(plan.tile_tokens, run);
   }
 }
 
@@ -282,7 +282,8 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
   const auto rows = static_cast<int>(weight.dim(0));
   const int depth = kRowBytes / static_cast<int>(size_of(x.dtype()));
   const int slices = (args.k + depth - 1) / depth;
-  const BatchedPlan plan = plan_batched_matmul(args.tokens, rows, slices, order);
+  const bool of_codes = x.dtype() == DType::kU8;
+  const BatchedPlan plan = plan_batched_matmul(args.tokens, rows, slices, order, of_codes);
   const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gate ? args.n : 0),
                          map_rows(x, plan.tile_tokens)};
   const Params params{
@@ -292,7 +293,7 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
       if (gate) return launch_tokens<T, Out, true>(context, params, maps, plan);
     launch_tokens<T, Out, false>(context, params, maps, plan);
   };
-  if (x.dtype() != DType::kU8) return dispatch_linear(x.dtype(), out.dtype(), launch_types);
+  if (!of_codes) return dispatch_linear(x.dtype(), out.dtype(), launch_types);
   dispatch_out(out.dtype(), [&]<typename Out>() { launch_types.template operator()<__nv_fp8_e4m3, Out>(); });
 }
 

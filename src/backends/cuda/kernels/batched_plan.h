@@ -13,6 +13,7 @@ struct BatchedPlan {
   static constexpr int kRowBytes = 128;  // of a slice, as swizzling wants them: 64 columns, or 128 of codes
   static constexpr int kMaxStages = 16;
   static constexpr int kTileTokens = 64;             // at most, but of wide tiles
+  static constexpr int kCodeTileTokens = 96;         // of codes
   static constexpr int kWideTileTokens = 128;        // of 16 bits: operands leave shared memory half as often
   static constexpr int kMaxSharedBytes = 222 << 10;  // of one block
   static constexpr int kHalfSharedBytes = 112 << 10;  // so that a block of the next product fits beside it
@@ -33,8 +34,9 @@ struct BatchedPlan {
 // one where only so all have a place at once; else two do, of a product or of the next one too. In a fixed
 // order the same split must do for one token, which wants more, and for thousands, for which a split of 2
 // costs a fifth; there the tiles are the largest that make blocks enough, and fewer blocks than
-// multiprocessors have deep rings.
-inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrder order) {
+// multiprocessors have deep rings. Codes are in any order and never merged.
+inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrder order,
+                                       bool of_codes = false) {
   constexpr int kMultiprocessors = 132;
   constexpr int kFewBlocks = 96;
   constexpr int kSplitSlices = 16;                     // of k: more of them are split
@@ -43,9 +45,10 @@ inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrde
   constexpr int kSingleBlocks = 3 * kMultiprocessors;  // more are merged
   using P = BatchedPlan;
   const int row_groups = ceil_div(rows, P::kGroupRows);
-  const int token_tiles = ceil_div(tokens, P::kTileTokens);
+  const int token_tiles = ceil_div(tokens, of_codes ? P::kCodeTileTokens : P::kTileTokens);
   P plan{};
   plan.tile_tokens = std::max(ceil_div(ceil_div(tokens, token_tiles), 16) * 16, 32);
+  if (plan.tile_tokens > P::kTileTokens) plan.tile_tokens = P::kCodeTileTokens;
   const auto blocks = [&](int groups, int tile_tokens) {
     return ceil_div(row_groups, groups) * ceil_div(tokens, tile_tokens) * plan.split;
   };
@@ -62,8 +65,9 @@ inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrde
     }
   } else {
     const int unsplit = row_groups * token_tiles;
-    plan.split = slices > kSplitSlices ? std::clamp(kSplitBlocks / unsplit, 1, 4) : 1;
-    plan.groups = unsplit > kSingleBlocks ? P::kMaxGroups : 1;
+    const int most_blocks = kSplitBlocks + (of_codes ? unsplit / 2 : 0);
+    plan.split = slices > kSplitSlices ? std::clamp(most_blocks / unsplit, 1, 4) : 1;
+    plan.groups = !of_codes && unsplit > kSingleBlocks ? P::kMaxGroups : 1;
     const int count = unsplit * plan.split;
     const bool is_long = plan.split == 1 && (plan.tile_tokens > 32 || slices >= kLongSlices);
     if (2 * count <= kMultiprocessors || (is_long && count <= kMultiprocessors) || plan.groups > 1) {

@@ -222,6 +222,8 @@ __device__ inline void multiply_shared(float (&sums)[kBlocks][4], std::uint64_t 
     QUIRE_PRODUCT_OF_SHARED(48, "24", "25", "26");
   } else if constexpr (kBlocks == 8) {
     QUIRE_PRODUCT_OF_SHARED(64, "32", "33", "34");
+  } else if constexpr (kBlocks == 12) {
+    QUIRE_PRODUCT_OF_SHARED(96, "48", "49", "50");
   } else {
     static_assert(kBlocks == 16);
     QUIRE_PRODUCT_OF_SHARED(128, "64", "65", "66");

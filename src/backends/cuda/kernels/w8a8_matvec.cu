@@ -30,6 +30,7 @@ constexpr int kSteps = kUnitColumns / kStepColumns;
 constexpr int kCodeVectors = kUnitRows * kRowVectors;
 constexpr int kScaleVectors = kSteps * kUnitRows / 4;  // of a unit: f32 [steps][rows]
 constexpr int kPassUnits = 4;                          // at most, whose sums are in shared memory at a time
+constexpr int kLongRing = 6;  // where a warp has more units than two of its usual rings
 constexpr int kRing = 4;
 constexpr int kSmallRing = 2;
 constexpr int kMaxTokens = 8;
@@ -76,6 +77,14 @@ __device__ inline void copy_async_4(void* shared, const void* global, bool insid
                :
                : "r"(shared_address(shared)), "l"(global), "r"(inside ? 4 : 0)
                : "memory");
+}
+
+// The oldest of so many is there.
+__device__ inline void wait_for_unit(int ring_units) {
+  if (ring_units == kLongRing)
+    wait_for_copies<kLongRing - 1>();
+  else
+    ring_units == kRing ? wait_for_copies<kRing - 1>() : wait_for_copies<kSmallRing - 1>();
 }
 
 // Copies a warp's units to its ring: along k, then down the rows.
@@ -334,7 +343,7 @@ __global__ __launch_bounds__(kThreads + kRoundThreads,
     for (int unit = pass; unit < end; ++unit, keep_to += kUnitRows) {
       UnitSums<Codes, kBlocks> sums;
       for (int column = 0; column < args.warp_columns; column += kUnitColumns) {
-        args.ring_units == kRing ? wait_for_copies<kRing - 1>() : wait_for_copies<kSmallRing - 1>();
+        wait_for_unit(args.ring_units);
         __syncwarp();  // the other lanes' copies too
         sums.add(args, input, ring + slot * Copier::kVectors, first_column + column);
         __syncwarp();  // all have read the unit
@@ -376,6 +385,9 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
            args.tokens * args.x_pitch;
   };
   const int limit = context.shared_bytes - 1024;
+  const int warp_units = block_units * ceil_div(args.warp_columns, kUnitColumns);
+  if (!args.is_gated && warp_units > 2 * kRing) args.ring_units = kLongRing;
+  if (bytes() > limit) args.ring_units = kRing;
   while (bytes() > limit && args.pass_units_log2 > 0) --args.pass_units_log2;
   if (bytes() > limit) args.ring_units = kSmallRing;
   if (bytes() > limit) return 0;
