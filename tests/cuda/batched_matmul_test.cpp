@@ -224,6 +224,9 @@ TEST(BatchedPlanTest, RingsHaveStagesAndFitInSharedMemory) {
       for (const int rows : {1, 1024, 6144, 151936}) {
         for (const int slices : {1, 2, 16, 192}) {
           const BatchedPlan plan = plan_batched_matmul(tokens, rows, slices, order, of_codes);
+          constexpr std::array kTiles = {32, 48, 64, 96, 128};  // those that there are kernels for
+          ASSERT_NE(std::ranges::find(kTiles, plan.tile_tokens), kTiles.end()) << tokens;
+          ASSERT_TRUE(plan.tile_tokens != 96 || of_codes) << tokens;
           ASSERT_GE(plan.stages, std::min(2, slices / plan.split))
               << tokens << ", " << rows << ", " << slices;
           ASSERT_LE(plan.stages * plan.stage_bytes(), BatchedPlan::kMaxSharedBytes);

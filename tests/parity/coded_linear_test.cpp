@@ -47,7 +47,7 @@ class CodedLinearTest : public ::testing::TestWithParam<std::tuple<std::string, 
 };
 
 TEST_P(CodedLinearTest, EqualsTheProductWithDequantisedWeightsInAnyBatch) {
-  for (const std::int64_t in : {32, 800}) {
+  for (const std::int64_t in : {32, 40, 800}) {
     for (const std::int64_t out : {1, 86}) {
       const std::vector<WeightGroup> parts = {random_codes(format(), out, in, random_),
                                               random_codes(format(), 71, in, random_)};

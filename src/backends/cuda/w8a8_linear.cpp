@@ -115,13 +115,16 @@ struct ChunkLayout {
   }
 };
 
-// Up to 64 tokens batched_matmul is faster than the library. Up to 192 it is where the library's tiles leave
-// multiprocessors without work (few rows, long sums), and for gated pairs that tiles of 96 tokens take.
+// Whether batched_matmul is faster than the library, as timed: for one tile of 64 tokens always; for up to
+// two of 96 where the library's tiles leave multiprocessors without work, as rows are few and sums long, and
+// for gated pairs, but where two tiles of 64 take them.
 bool prefers_batched_matmul(std::int64_t tokens, const W8a8Matrix& matrix, bool gated) {
-  if (!w8a8_has_batched_matmul(matrix, gated) || tokens > 192) return false;
-  if (tokens <= 64) return true;
-  return matrix.rows <= 4096 ? matrix.cols >= 3072
-                             : gated && matrix.cols >= 2048 && (tokens <= 96 || tokens > 128);
+  constexpr std::int64_t kTile = 64, kWideTile = 96;
+  constexpr int kFewRows = 4096, kLongSums = 3072, kLongGatedSums = 2048;
+  if (!w8a8_has_batched_matmul(matrix, gated) || tokens > 2 * kWideTile) return false;
+  if (tokens <= kTile) return true;
+  if (matrix.rows <= kFewRows) return matrix.cols >= kLongSums;
+  return gated && matrix.cols >= kLongGatedSums && (tokens <= kWideTile || tokens > 2 * kTile);
 }
 
 // False where the library cannot compute it. sums: i32 [tokens, rows] for integers.

@@ -9,8 +9,8 @@
 // does not depend on the tokens beside it. For few tokens the codes are widened in registers and read once,
 // with the next chunk fetched meanwhile; many tokens share a chunk that is widened in memory.
 //
-// Reached on two cores of an EPYC (Zen 5): one token 70 to 80 of the 80 GB/s that bfloat16 weights are read
-// at, 512 tokens 415 to 470 GFLOP/s a core where bfloat16 weights make 490.
+// Reached on two cores of an EPYC: one token 28 to 33 GB/s, as bfloat16 weights are read; (Zen 5) 512 tokens
+// 415 to 470 GFLOP/s a core where bfloat16 weights make 490.
 
 #include "backends/cpu/simd/coded_words.h"
 
@@ -38,7 +38,7 @@ template <class W>
 struct Widened {
   using Step = W;
   static constexpr int kActivations = W::kActivations;
-  static constexpr bool kOfBytes = true;
+  static constexpr int kTallest = 3;
 };
 
 // The next chunk is fetched in the order in which it lies; groups at once are not read in it. It goes to the
@@ -56,12 +56,14 @@ template <int kWords>
 }
 
 // Vectors of a tile: its sums and those of a group fill the registers.
-constexpr int coded_vectors(int height, bool of_bytes) {
-  return kLanes < kPanelStep ? Vec::vectors_for(height) : height <= (of_bytes ? 3 : 4) ? 4 : 2;
+constexpr int coded_vectors(int height, int tallest) {
+  return kLanes < kPanelStep ? Vec::vectors_for(height) : height <= tallest ? 4 : 2;
 }
 
-// kGroups neighbouring groups at once, each summed on its own: one group's few sums would wait for each
-// other.
+// Of tiles of so many tokens, whose few sums would wait for each other.
+constexpr int groups_at_once(int height) { return height <= 2 ? 2 : 1; }
+
+// kGroups neighbouring groups at once, each summed on its own.
 template <class Codes, int M, int NV, int kGroups>
 [[gnu::always_inline]] inline void add_groups(const Codes& codes, const CodedOperands& o, std::int64_t group,
                                               std::int64_t steps, F (&totals)[M][NV]) {
@@ -113,7 +115,7 @@ void multiply_coded_tile(const Codes& codes, const CodedOperands& o) {
   F totals[M][NV];
   for (int m = 0; m < M; ++m)
     for (int v = 0; v < NV; ++v) totals[m][v] = Vec::load(o.sums + m * kPanel + v * kLanes);
-  constexpr int kGroups = M <= 2 ? 2 : 1;
+  constexpr int kGroups = groups_at_once(M);
   std::int64_t group = 0;
   for (; (group + kGroups) * o.group_steps <= o.steps; group += kGroups)
     add_groups<Codes, M, NV, kGroups>(codes, o, group, o.group_steps, totals);
@@ -135,7 +137,8 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
         CodedOperands p = o;
         p.sums += column;
         p.codes += column * bytes_of_row;
-        if constexpr (requires { Codes::kWords; }) p.ahead += (Codes::kWords - 1) * column * bytes_of_row;
+        if constexpr (requires { Codes::kWords; })
+          p.ahead += (groups_at_once(M) * Codes::kWords - 1) * column * bytes_of_row;
         if (p.scales != nullptr) {
           p.scales += column;
           p.minima += column;
@@ -146,7 +149,7 @@ void multiply_chunk(const Codes& codes, std::int64_t columns, std::int64_t bytes
           multiply_coded_tile<Codes, M, NV>(codes, p);
         }
       };
-      constexpr int kVectors = coded_vectors(M, Codes::kOfBytes);
+      constexpr int kVectors = coded_vectors(M, Codes::kTallest);
       std::int64_t column = 0;
       for (; column + kVectors * kLanes <= columns; column += kVectors * kLanes)
         part.template operator()<kVectors>(column);
@@ -233,7 +236,7 @@ struct ChunkScales {
 
 // Rows of a widened chunk that lie side by side: those of one tile.
 constexpr std::int64_t wide_width(std::int64_t rows) {
-  return rows == kPanel ? coded_vectors(Vec::tile_height(kMaxPassTokens, true), true) * kLanes : kPanelStep;
+  return rows == kPanel ? coded_vectors(Vec::tile_height(kMaxPassTokens, true), 3) * kLanes : kPanelStep;
 }
 
 // Words of a chunk [steps][kWords][rows] as floats or pairs, [rows / width][steps * kActivations][width].
@@ -259,7 +262,6 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
   float* const minima = scales + kMaxGroups * kPanel;
   constexpr std::int64_t kWord = sizeof(std::uint32_t);
   const bool wide = job.tokens >= kWideTokens;
-  const std::int64_t per_float = layout.step_columns / Codes::kActivations;
   for (std::int64_t panel = begin; panel < end; ++panel) {
     const std::int64_t first_row = panel * kPanel, rows = panel_width(job.out_features, panel);
     const std::byte* chunk = job.weights + panel * coded_panel_bytes(layout, kPanel, job.padded);
@@ -270,9 +272,9 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, chunk, parts, rows, groups}.read_all(Codes::kScale, scales, minima);
       for (std::int64_t i = parts.end; i < parts.end + parts.codes; i += 64) fetch(chunk + i);
-      const std::int64_t steps = columns / layout.step_columns;
+      const std::int64_t steps = columns / Codes::kColumns;
       CodedOperands o = {.sums = scratch,
-                         .a = job.activations + job.tokens * k / per_float,
+                         .a = job.activations + job.tokens * k * Codes::kActivations / Codes::kColumns,
                          .group_sums = layout.offset == OffsetType::kNone ? nullptr : group_values(job, k),
                          .input_scales = rounds_input(job) ? group_values(job, k) : nullptr,
                          .tokens = job.tokens,
@@ -280,7 +282,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
                          .ahead = parts.end,
                          .stride = Codes::kWords * rows * kWord,
                          .steps = steps,
-                         .group_steps = layout.group / layout.step_columns,
+                         .group_steps = layout.group / Codes::kColumns,
                          .scales = scales,
                          .minima = minima};
       if (wide) {
@@ -340,7 +342,7 @@ void scale_sums(const LinearJob& job, const std::byte* panel, std::int64_t rows,
 // Signed bytes on both sides: sums are whole numbers, which are the same in any order.
 struct WordBytes {
   static constexpr int kActivations = 1;
-  static constexpr bool kOfBytes = false;
+  static constexpr int kTallest = 4;
   // GCC 12 keeps an array of __m512i in memory.
   using Ints [[gnu::vector_size(64)]] = int;
   // VPDPBUSD takes one side unsigned: weights are 128 more here. o.sums: i32.
@@ -383,12 +385,12 @@ void multiply_byte_panels(const LinearJob& job, std::int64_t begin, std::int64_t
       const CodedChunk parts(layout, rows, columns);
       multiply_chunk(WordBytes(), rows, sizeof(std::uint32_t),
                      {.sums = scratch,
-                      .a = job.activations + job.tokens * k / layout.step_columns,
+                      .a = job.activations + job.tokens * k / step_columns(layout.code),
                       .tokens = job.tokens,
                       .codes = chunk + parts.codes,
                       .ahead = parts.end,
                       .stride = rows * std::int64_t{sizeof(std::uint32_t)},
-                      .steps = columns / layout.step_columns});
+                      .steps = columns / step_columns(layout.code)});
       chunk += parts.end;
     }
     scale_sums<true>(job, first, rows, scratch);

@@ -13,30 +13,29 @@ namespace {
   return Vec::halves_to_floats(sign | Vec::left(code & Vec::set1(0x7FU), 7));
 }
 
-constexpr int step_words(PackedCode code) { return code == PackedCode::k6Bits ? 3 : 1; }
-constexpr int step_columns(PackedCode code) {
-  return code == PackedCode::k4Bits ? 8 : code == PackedCode::k6Bits ? 16 : 4;
-}
-
 // Codes of 6 bits: those of two columns in the lower bits of both halves.
 template <int kPair>
 [[gnu::always_inline]] inline Vec::I pair_of_six_bits(const Vec::I (&words)[3]) {
   const auto join = [](Vec::I lower, Vec::I upper, std::uint32_t mask) {
     return (lower & Vec::set1(mask)) | (upper & Vec::set1(mask ^ 0x3F003FU));
   };
-  if constexpr (kPair == 6) return join(Vec::right(words[0], 12), Vec::right(words[1], 8), 0xF000FU);
-  if constexpr (kPair == 7) return join(Vec::right(words[1], 14), Vec::right(words[2], 10), 0x30003U);
-  return Vec::right(words[kPair / 2], kPair % 2 * 6);
+  if constexpr (kPair == 6)
+    return join(Vec::right(words[0], 12), Vec::right(words[1], 8), 0xF000FU);
+  else if constexpr (kPair == 7)
+    return join(Vec::right(words[1], 14), Vec::right(words[2], 10), 0x30003U);
+  else
+    return Vec::right(words[kPair / 2], kPair % 2 * 6);
 }
 
-// How a step reads codes: kWords words of each row. kActivations: floats of each token that it takes.
+// How a step reads codes: kColumns of each row, in kWords words. kActivations: floats of each token that it
+// takes. kTallest: tokens of a tile of four vectors, for which there are registers.
 //
 // Codes as float32.
 template <PackedCode kCode>
 struct WordFloats {
   static constexpr int kWords = step_words(kCode);
-  static constexpr int kActivations = step_columns(kCode);
-  static constexpr bool kOfBytes = kCode != PackedCode::k4Bits;
+  static constexpr int kColumns = step_columns(kCode), kActivations = kColumns;
+  static constexpr int kTallest = kCode == PackedCode::k4Bits ? 4 : 3;
   static constexpr float kScale = kCode == PackedCode::kE4m3 ? 256.0F : 1.0F;
   Vec::Table table;
 
@@ -114,8 +113,8 @@ constexpr PairTable kE4m3Pairs(3, 7), kE5m2Pairs(2, 15), kIntPairs(7, -6);
 template <PackedCode kCode>
 struct WordPairs {
   static constexpr int kWords = step_words(kCode);
-  static constexpr int kActivations = step_columns(kCode) / 2;
-  static constexpr bool kOfBytes = kCode != PackedCode::k4Bits;
+  static constexpr int kColumns = step_columns(kCode), kActivations = kColumns / 2;
+  static constexpr int kTallest = kCode == PackedCode::k4Bits ? 4 : 3;
   static constexpr float kScale = 1.0F;
   static constexpr const PairTable& kTable = kCode == PackedCode::kE4m3 ? kE4m3Pairs : kIntPairs;
   __m512i first, second;  // k4Bits: of the lower five bits, of which the last is not the code's

@@ -44,13 +44,6 @@ constexpr std::int64_t kNarrowDepth = 64;
   return tokens < kWideTokens ? kNarrowDepth : kBlockDepth;
 }
 
-// A matrix of codes lies in the same panels, and a panel in chunks of `span` columns, the last one as many as
-// are left. A chunk is read front to back: super-blocks' scales and minima f32 [rows] each, where there are
-// any; the groups' scales, then what is taken away [groups][rows], in their stored types; codes u32 [steps]
-// [step_words][rows]. Each part begins at a multiple of 64 bytes. A step's words hold step_columns codes of
-// each row, the even columns in their lower halves and the odd ones in the same bits of the upper halves: 8
-// codes of 4 bits in one word and 4 of 8 bits in one, from bit 0 on; 16 of 6 bits in three, two pairs of
-// columns from bit 0 of each on, and the last two pairs from bit 12 on, 4 bits a word.
 enum class PackedCode : std::uint8_t {
   k4Bits,  // by a table
   k6Bits,  // integers from -32 to 31
@@ -58,12 +51,26 @@ enum class PackedCode : std::uint8_t {
   kE4m3,
 };
 
+// A step: columns whose codes lie together, in so many words of each row.
+[[gnu::always_inline]] constexpr int step_words(PackedCode code) {
+  return code == PackedCode::k6Bits ? 3 : 1;
+}
+[[gnu::always_inline]] constexpr int step_columns(PackedCode code) {
+  return code == PackedCode::k4Bits ? 8 : code == PackedCode::k6Bits ? 16 : 4;
+}
+
+// A matrix of codes lies in the same panels, and a panel in chunks of `span` columns, the last one as many as
+// are left. A chunk is read front to back: super-blocks' scales and minima f32 [rows] each, where there are
+// any; the groups' scales, then what is taken away [groups][rows], in their stored types; codes u32 [steps]
+// [step_words][rows]. Each part begins at a multiple of 64 bytes. The even columns of a step are in the
+// lower halves of its words, the odd ones in the same bits of the upper halves. Pairs of columns of 4 and 8
+// bits begin at bit 0, of 6 bits two in each of three words; of these the seventh pair is at bit 12 of the
+// first word (4 bits) and of the second (2), the eighth behind it (2) and at bit 12 of the third (4), lower
+// bits first.
 struct CodedLayout {
   PackedCode code;
-  std::int64_t step_columns;  // 8, 16 or 4
-  std::int64_t step_words;    // 1 or 3
-  std::int64_t group;         // columns that share a scale, a multiple of step_columns
-  std::int64_t span;          // a multiple of group
+  std::int64_t group;  // columns that share a scale, a multiple of step_columns
+  std::int64_t span;   // a multiple of group
   ScaleType scale;
   OffsetType offset;
   ScaleType minimum;
@@ -107,8 +114,8 @@ struct CodedChunk {
         codes(offsets + (layout.offset == OffsetType::kNone   ? 0
                          : layout.offset == OffsetType::kZero ? part(ScaleType::kU8, layout, rows, columns)
                                                               : part(layout.minimum, layout, rows, columns))),
-        end(codes +
-            round_up(columns, layout.step_columns) / layout.step_columns * layout.step_words * rows * 4) {}
+        end(codes + round_up(columns, step_columns(layout.code)) / step_columns(layout.code) *
+                        step_words(layout.code) * rows * 4) {}
 
  private:
   [[gnu::always_inline]] static constexpr std::int64_t part(ScaleType type, const CodedLayout& layout,

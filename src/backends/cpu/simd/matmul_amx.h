@@ -282,7 +282,7 @@ void multiply_coded_panel(const LinearJob& job, std::int64_t rows, const std::by
   for (std::int64_t k = 0; k < job.padded; k += layout.span) {
     const std::int64_t columns = smaller(job.padded - k, layout.span);
     const CodedChunk parts(layout, rows, columns);
-    widen_chunk(WordPairs<kCode>(layout), panel + parts.codes, rows, columns / layout.step_columns, rows,
+    widen_chunk(WordPairs<kCode>(layout), panel + parts.codes, rows, columns / step_columns(kCode), rows,
                 block);
     __builtin_memset(block + columns / 2 * rows, 0, static_cast<std::size_t>(kTile * rows) * sizeof(float));
     TileOperands o = {.sums = layout.whole_rows ? scratch : sums,
@@ -349,8 +349,8 @@ template <PackedCode kCode, int NV>
 [[gnu::noinline]] void sum_as_tiles(const CodedLayout& layout, const TileOperands& o) {
   const WordPairs<kCode> codes(layout);
   constexpr int kWords = WordPairs<kCode>::kWords;
-  const std::int64_t tile_steps = kTileDepth / layout.step_columns;
-  const std::int64_t group_steps = layout.group / layout.step_columns;
+  const std::int64_t tile_steps = kTileDepth / step_columns(kCode);
+  const std::int64_t group_steps = layout.group / step_columns(kCode);
   const float* a = o.a;
   const std::byte* b = o.b;
   float* to = o.sums;
@@ -392,7 +392,7 @@ void multiply_token(const LinearJob& job, std::int64_t rows, const std::byte* pa
                       .a_step = kTile * kTile,
                       .b = panel + parts.codes,
                       .b_row = rows * 4,
-                      .steps = columns / layout.step_columns,
+                      .steps = columns / step_columns(kCode),
                       .adds = layout.whole_rows};
     _mm_setcsr(mode | kSubnormalsAreZero);
     if (rows == kPanel) {

@@ -48,16 +48,18 @@ CodePlace place_of(PackedCode code, std::int64_t column) {
 // A row's code in a column of a chunk, whose words lie `width` apart.
 std::uint32_t code_at(const CodedLayout& layout, const std::uint32_t* words, std::int64_t width,
                       std::int64_t column) {
-  const CodePlace place = place_of(layout.code, column % layout.step_columns);
-  words += (column / layout.step_columns * layout.step_words + place.word) * width;
+  const std::int64_t columns = step_columns(layout.code);
+  const CodePlace place = place_of(layout.code, column % columns);
+  words += (column / columns * step_words(layout.code) + place.word) * width;
   const std::uint32_t lower = *words >> place.bit & ((1U << place.num_lower) - 1);
-  return place.upper_bit == 0 ? lower : lower | words[width] >> place.upper_bit << place.num_lower;
+  return place.upper_bit == 0 ? lower : (lower | words[width] >> place.upper_bit << place.num_lower) & 63U;
 }
 
 void put_code(const CodedLayout& layout, std::uint32_t* words, std::int64_t width, std::int64_t column,
               std::uint32_t code) {
-  const CodePlace place = place_of(layout.code, column % layout.step_columns);
-  words += (column / layout.step_columns * layout.step_words + place.word) * width;
+  const std::int64_t columns = step_columns(layout.code);
+  const CodePlace place = place_of(layout.code, column % columns);
+  words += (column / columns * step_words(layout.code) + place.word) * width;
   *words |= (code & ((1U << place.num_lower) - 1)) << place.bit;
   if (place.upper_bit != 0) words[width] |= (code & 63U) >> place.num_lower << place.upper_bit;
 }
@@ -107,8 +109,6 @@ CodedLayout PackedCodes::layout_of(const QuantizedRows& matrix) {
                                                  : std::gcd(format.block_cols, kMaxSpan);
   if (layout.group % kCodedStep != 0) refuse(format.block_cols);
   layout.code = code_of(format, layout.group, matrix.cols);
-  layout.step_columns = layout.code == PackedCode::k4Bits ? 8 : layout.code == PackedCode::k6Bits ? 16 : 4;
-  layout.step_words = layout.code == PackedCode::k6Bits ? 3 : 1;
   if (layout.code == PackedCode::k4Bits) {
     const std::array<float, 256> values = code_values(format);
     std::copy_n(values.begin(), 16, layout.table);

@@ -41,7 +41,7 @@ inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrde
   constexpr int kFewBlocks = 96;
   constexpr int kSplitSlices = 16;                     // of k: more of them are split
   constexpr int kLongSlices = 32;                      // of k: a block reads for long
-  constexpr int kSplitBlocks = 192;                    // at most, by splitting
+  constexpr int kSplitBlocks = 192;                    // by splitting: at most, or of codes nearly
   constexpr int kSingleBlocks = 3 * kMultiprocessors;  // more are merged
   using P = BatchedPlan;
   const int row_groups = ceil_div(rows, P::kGroupRows);
@@ -65,8 +65,8 @@ inline BatchedPlan plan_batched_matmul(int tokens, int rows, int slices, SumOrde
     }
   } else {
     const int unsplit = row_groups * token_tiles;
-    const int most_blocks = kSplitBlocks + (of_codes ? unsplit / 2 : 0);
-    plan.split = slices > kSplitSlices ? std::clamp(most_blocks / unsplit, 1, 4) : 1;
+    const int rounding = of_codes ? unsplit / 2 : 0;  // to the nearest
+    plan.split = slices > kSplitSlices ? std::clamp((kSplitBlocks + rounding) / unsplit, 1, 4) : 1;
     plan.groups = !of_codes && unsplit > kSingleBlocks ? P::kMaxGroups : 1;
     const int count = unsplit * plan.split;
     const bool is_long = plan.split == 1 && (plan.tile_tokens > 32 || slices >= kLongSlices);

@@ -30,8 +30,8 @@ constexpr int kSteps = kUnitColumns / kStepColumns;
 constexpr int kCodeVectors = kUnitRows * kRowVectors;
 constexpr int kScaleVectors = kSteps * kUnitRows / 4;  // of a unit: f32 [steps][rows]
 constexpr int kPassUnits = 4;                          // at most, whose sums are in shared memory at a time
-constexpr int kLongRing = 6;  // where a warp has more units than two of its usual rings
 constexpr int kRing = 4;
+constexpr int kLongRing = 6;  // where a warp has more units than two rings; what fits in one would be slower
 constexpr int kSmallRing = 2;
 constexpr int kMaxTokens = 8;
 
@@ -81,10 +81,9 @@ __device__ inline void copy_async_4(void* shared, const void* global, bool insid
 
 // The oldest of so many is there.
 __device__ inline void wait_for_unit(int ring_units) {
-  if (ring_units == kLongRing)
-    wait_for_copies<kLongRing - 1>();
-  else
-    ring_units == kRing ? wait_for_copies<kRing - 1>() : wait_for_copies<kSmallRing - 1>();
+  if (ring_units == kLongRing) return wait_for_copies<kLongRing - 1>();
+  if (ring_units == kRing) return wait_for_copies<kRing - 1>();
+  wait_for_copies<kSmallRing - 1>();
 }
 
 // Copies a warp's units to its ring: along k, then down the rows.
