@@ -47,8 +47,10 @@ struct WordFloats {
     if constexpr (kCode == PackedCode::k4Bits) {
       return table.at(Vec::right(words[0], kBit));
     } else if constexpr (kCode == PackedCode::k6Bits) {
-      const Vec::I pair = pair_of_six_bits<kColumn / 2>(words);
-      return Vec::signed_to_floats(Vec::right_signed(Vec::left(pair, 26 - kHalf), 26));
+      constexpr bool kSplit = kColumn >= 12;  // in two words
+      constexpr int kFirst = kSplit ? kHalf : kHalf + kColumn / 2 % 2 * 6;
+      const Vec::I word = kSplit ? pair_of_six_bits<kColumn / 2>(words) : words[kColumn / 4 % kWords];
+      return Vec::signed_to_floats(Vec::right_signed(Vec::left(word, 26 - kFirst), 26));
     } else if constexpr (kCode == PackedCode::k8Bits) {
       return Vec::signed_to_floats(Vec::right_signed(Vec::left(words[0], 24 - kBit), 24));
     } else {
