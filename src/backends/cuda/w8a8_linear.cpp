@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "backends/cuda/kernels/batched_plan.h"
 #include "base/error.h"
 
 namespace quire::cuda {
@@ -119,7 +120,7 @@ struct ChunkLayout {
 // two of 96 where the library's tiles leave multiprocessors without work, as rows are few and sums long, and
 // for gated pairs, but where two tiles of 64 take them.
 bool prefers_batched_matmul(std::int64_t tokens, const W8a8Matrix& matrix, bool gated) {
-  constexpr std::int64_t kTile = 64, kWideTile = 96;
+  constexpr std::int64_t kTile = BatchedPlan::kTileTokens, kWideTile = BatchedPlan::kCodeTileTokens;
   constexpr int kFewRows = 4096, kLongSums = 3072, kLongGatedSums = 2048;
   if (!w8a8_has_batched_matmul(matrix, gated) || tokens > 2 * kWideTile) return false;
   if (tokens <= kTile) return true;

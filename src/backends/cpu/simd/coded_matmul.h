@@ -9,8 +9,8 @@
 // does not depend on the tokens beside it. For few tokens the codes are widened in registers and read once,
 // with the next chunk fetched meanwhile; many tokens share a chunk that is widened in memory.
 //
-// Reached on two cores of an EPYC: one token 28 to 33 GB/s, as bfloat16 weights are read; (Zen 5) 512 tokens
-// 415 to 470 GFLOP/s a core where bfloat16 weights make 490.
+// Reached on two cores of an EPYC: one token at the rate that bfloat16 weights are read at; (Zen 5) 512
+// tokens at 415 to 470 GFLOP/s a core where bfloat16 weights make 490.
 
 #include "backends/cpu/simd/coded_words.h"
 
@@ -33,12 +33,14 @@ struct CodedOperands {
   const float* minima = nullptr;  // the same
 };
 
+constexpr int kTallestWidened = 3;  // as kTallest of codes (coded_words.h)
+
 // What was widened in memory: steps of W, of one row of floats or of pairs.
 template <class W>
 struct Widened {
   using Step = W;
   static constexpr int kActivations = W::kActivations;
-  static constexpr int kTallest = 3;
+  static constexpr int kTallest = kTallestWidened;
 };
 
 // The next chunk is fetched in the order in which it lies; groups at once are not read in it. It goes to the
@@ -236,7 +238,8 @@ struct ChunkScales {
 
 // Rows of a widened chunk that lie side by side: those of one tile.
 constexpr std::int64_t wide_width(std::int64_t rows) {
-  return rows == kPanel ? coded_vectors(Vec::tile_height(kMaxPassTokens, true), 3) * kLanes : kPanelStep;
+  return rows == kPanel ? coded_vectors(Vec::tile_height(kMaxPassTokens, true), kTallestWidened) * kLanes
+                        : kPanelStep;
 }
 
 // Words of a chunk [steps][kWords][rows] as floats or pairs, [rows / width][steps * kActivations][width].

@@ -214,9 +214,8 @@ void PackedCodes::pack_panel(const QuantizedRows& matrix, std::int64_t panel, Pa
       }
       auto* words = reinterpret_cast<std::uint32_t*>(chunk + parts.codes);
       const std::uint8_t* codes = &rows.codes[row * cols + k];
-      for (std::int64_t i = 0; i < std::min(columns, cols - k); ++i) {
+      for (std::int64_t i = 0; i < std::min(columns, cols - k); ++i)
         put_code(layout_, words + row, width, i, static_cast<std::uint8_t>(codes[i] - moved));
-      }
     }
     chunk += parts.end;
   }
