@@ -68,7 +68,8 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
       has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault,
       [this](SequenceId id) { mailbox_.post([this, id] { scheduler_->abort(id); }); });
   beams_ = make_search_rounds(*scheduler_, *outputs_, fault);
-  compiler_ = make_grammar_compiler(sampling_context(), fault);
+  compiler_ = make_grammar_compiler(
+      sampling_context(), [this] { mailbox_.wake(); }, fault);
   masker_.emplace(config_.spec.vocab_size, eos_token_ids_);
   ranks_->on_lost([this](const std::string& why) { lose(why); });
   watch_.emplace(ranks_->own().backend(), config.watchdog, [this](const std::string& why) { give_up(why); });
@@ -84,7 +85,7 @@ Engine::~Engine() {
   }
   thread_.join();
   watch_.reset();     // what it notices ends outputs
-  compiler_.reset();  // what it still compiles may post to this engine
+  compiler_.reset();  // what it still compiles may wake this engine
   outputs_.reset();   // as may what it still delivers
   ranks_.reset();     // as may what it still notices
 }
@@ -293,6 +294,7 @@ bool Engine::take_tasks() {
     const auto now = TimePoint::clock::now();
     for (const SequenceId id : scheduler_->expire(now)) finish(id, FinishReason::kTimeout, kTimedOut);
     expire_held(now);
+    release_compiled();
   });
   publish_stats();
   return true;

@@ -109,9 +109,9 @@ class Engine {
  private:
   struct Arrival {
     std::shared_ptr<SequenceRequest> request;
-    std::optional<SearchRules> search;                // then it is the first beam
-    std::shared_ptr<const StructuredOutputs> source;  // null: it is not constrained
-    std::shared_ptr<const void> compilation;          // of the source, that it waits for
+    std::optional<SearchRules> search;                                // then it is the first beam
+    std::shared_ptr<const StructuredOutputs> source;                  // null: it is not constrained
+    std::shared_ptr<const GrammarCompiler::Compilation> compilation;  // of the source, that it waits for
     std::optional<ThinkingBudget> thinking = {};
   };
 
@@ -128,7 +128,7 @@ class Engine {
   bool take_tasks();
   void begin(const Arrival& arrival);
   void hold(const Arrival& arrival);
-  void release(RequestId id, const GrammarCompiler::Result& result);
+  void release_compiled();
   bool end_held(RequestId id, FinishReason reason, const std::string& why = {},
                 bool is_request_at_fault = false);
   void expire_held(TimePoint now);

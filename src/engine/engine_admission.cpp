@@ -137,31 +137,41 @@ void Engine::begin(const Arrival& arrival) {
 // It waits for its source to be compiled. Others go on.
 void Engine::hold(const Arrival& arrival) {
   const RequestId id = arrival.request->id;
-  const auto compiled = [this, id](const GrammarCompiler::Result& result) {
-    mailbox_.post([this, id, result] { release(id, result); });
-  };
   Arrival& held = held_.emplace(id, arrival).first->second;
   setup_.hooks.visit(EngineStage::kHold, id);
-  held.compilation = compiler_->compile(arrival.source, compiled);
+  held.compilation = compiler_->compile(arrival.source);
 }
 
-void Engine::release(RequestId id, const GrammarCompiler::Result& result) {
-  if (!result.make) return void(end_held(id, FinishReason::kError, result.error, result.is_request_at_fault));
-  const auto held = held_.extract(id);
-  if (held.empty()) return;  // it has ended
-  held.mapped().request->make_constraint = result.make;
-  begin(held.mapped());
+// Begins those that are compiled.
+void Engine::release_compiled() {
+  for (auto next = held_.begin(); next != held_.end();) {
+    const auto held = next++;
+    const RequestId id = held->first;
+    try {
+      std::optional<GrammarCompiler::Result> result = held->second.compilation->result();
+      if (!result) continue;
+      if (!result->make) {
+        end_held(id, FinishReason::kError, result->error, result->is_request_at_fault);
+        continue;
+      }
+      held->second.request->make_constraint = std::move(result->make);
+      begin(held_.extract(held).mapped());
+    } catch (const std::exception& e) {  // no memory
+      end_held(id, FinishReason::kError, what_of(e));
+    }
+  }
 }
 
 bool Engine::end_held(RequestId id, FinishReason reason, const std::string& why, bool is_request_at_fault) {
-  const auto held = held_.extract(id);
-  if (held.empty()) return false;
+  const auto held = held_.find(id);
+  if (held == held_.end()) return false;
   std::vector<SequenceUpdate> ends;
-  for (int i = 0; i < held.mapped().request->num_outputs; ++i)
+  for (int i = 0; i < held->second.request->num_outputs; ++i)
     ends.push_back({.id = id + static_cast<SequenceId>(i),
                     .finish = reason,
                     .error = why,
                     .is_request_at_fault = is_request_at_fault});
+  held_.erase(held);
   outputs_->push(std::move(ends), TimePoint::clock::now());
   return true;
 }

@@ -47,6 +47,10 @@ class Mailbox {
       posted_ = posted_ + requests;
     });
   }
+  // Lets the engine's thread look for what it waits for beside tasks. Needs no memory.
+  void wake() {
+    change_and_wake(mutex_, wake_, [this] { is_woken_ = true; });
+  }
   void close() {
     change_and_wake(mutex_, wake_, [this] { closed_ = true; });
   }
@@ -56,16 +60,18 @@ class Mailbox {
     const std::lock_guard lock(mutex_);
     waiting_ = posted_ + Load{stats.num_queued_requests, stats.num_queued_tokens};
   }
-  // Of the engine's thread: all tasks; waits for one, if it is to, until then at most. None: it is closed.
+  // Of the engine's thread: all tasks; waits for one or wake(), if it is to, until then at most. None: it is
+  // closed.
   std::optional<std::vector<Task>> take(bool wait, std::optional<TimePoint> until) {
     std::unique_lock lock(mutex_);
-    const auto is_over = [this] { return closed_ || !tasks_.empty(); };
+    const auto is_over = [this] { return closed_ || is_woken_ || !tasks_.empty(); };
     if (wait && until)
       wake_.wait_until(lock, *until, is_over);
     else if (wait)
       wake_.wait(lock, is_over);
     if (closed_) return std::nullopt;
     posted_ = {};
+    is_woken_ = false;
     return std::exchange(tasks_, {});
   }
 
@@ -93,6 +99,7 @@ class Mailbox {
   std::vector<Task> tasks_;  // guarded by mutex_
   Load posted_;              // guarded by mutex_: with tasks_
   Load waiting_;             // guarded by mutex_: these, and those in the scheduler
+  bool is_woken_ = false;    // guarded by mutex_
   bool closed_ = false;      // guarded by mutex_
 };
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from conftest import is_idle, wait_until
-from failing_new import FailingNew
+from failing_allocation import FailingAllocation
 from quire_server import QuireServer
 
 pytestmark = pytest.mark.skipif("QUIRE_EVERY_ALLOCATION" not in os.environ, reason="the soak's")
@@ -40,7 +40,7 @@ class Tortured:
 
     def __init__(self, binary, path):
         self._binary = binary
-        self.failing = FailingNew(binary, path)
+        self.failing = FailingAllocation(binary, path)
         self.start()
         self.canary = self.ask(*CANARY)[1]
 
@@ -49,10 +49,12 @@ class Tortured:
         self.server = QuireServer(self._binary, "--cpu-threads", 1, "--max-num-seqs", 8, env=self.failing.environment)
 
     def ask(self, path, body):
-        """Status and text or error; None and why where the connection was lost."""
+        """Status and text or error; None and why where the connection was lost, "no answer" where none came."""
         headers = {"Content-Type": "application/json"}
         try:
             status, _, answer = self.server.request("POST", path, json.dumps(body), headers, timeout=20)
+        except TimeoutError:
+            return "no answer", ""
         except (ConnectionError, http.client.HTTPException) as lost:
             return None, repr(lost)
         if status == 200 and path == CANARY[0]:
@@ -107,8 +109,8 @@ def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
 
 
 def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
-    failing = FailingNew(binary, tmp_path / "control")
-    command = [binary, "generate", "--prompt", "Tell me", "--max-tokens", "4", "--cpu-threads", "1"]
+    failing = FailingAllocation(binary, tmp_path / "control")
+    command = [binary, "generate", "--prompt", "Tell me", "--max-tokens", "4", "--cpu-threads", "1", "--device", "cpu"]
 
     def run(nth):
         failing.begin(nth)
@@ -117,7 +119,7 @@ def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
     whole = run(0)
     assert whole.returncode == 0, whole.stderr
     number = failing.count()
-    for nth in range(1, number + 1, 7):
+    for nth in range(1, number + 1, 29):
         result = run(nth)
         if result.returncode < 0:
             assert failing.is_excused(), f"{nth}: {result.stderr} {failing.callers()}"

@@ -28,7 +28,15 @@ constexpr auto kLongestWait = 60s;  // for what is to end
 struct AllocationCase {
   const char* name;
   SamplingParams params;
+  const char* model = "qwen3";
 };
+
+// A source that no request had before.
+std::shared_ptr<const StructuredOutputs> new_source() {
+  static int number = 0;
+  return std::make_shared<const StructuredOutputs>(StructuredOutputs{
+      .kind = StructuredOutputs::Kind::kRegex, .source = "[a-z ]{9," + std::to_string(100 + number++) + "}"});
+}
 
 class EngineAllocationTest : public ::testing::TestWithParam<AllocationCase> {
  protected:
@@ -51,13 +59,16 @@ class EngineAllocationTest : public ::testing::TestWithParam<AllocationCase> {
 TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
   if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
   if (GetParam().params.beam_width && !QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
-  const auto prompt = [](int i) { return testing::golden_ids("qwen3", "prompt." + std::to_string(i)); };
-  const EngineConfig config = testing::golden_config("qwen3");
+  if (GetParam().params.structured_outputs && !QUIRE_HAS_GRAMMAR) GTEST_SKIP() << "needs QUIRE_GRAMMAR=ON";
+  const std::string model = GetParam().model;
+  const auto prompt = [&](int i) { return testing::golden_ids(model, "prompt." + std::to_string(i)); };
+  EngineConfig config = testing::golden_config(model);
+  if (model == "toy") config.model = QUIRE_SOURCE_DIR "/models/toy";
   Engine engine(config, open_model(config.model), hooks());
   const auto next_is_as_ever = [&] {
     auto next = testing::submit_output(engine, request_of(prompt(0)));
     if (next.wait_for(kLongestWait) != std::future_status::ready) return false;
-    return next.get().token_ids == testing::golden_ids("qwen3", "greedy.0");
+    return next.get().token_ids == testing::golden_ids(model, "greedy.0");
   };
   int num_failed = 0;
   for (int turn = 0; turn <= 3; ++turn) {
@@ -66,6 +77,7 @@ TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
       SCOPED_TRACE("turn " + std::to_string(turn) + ", allocation " + std::to_string(nth_));
       EngineRequest request = request_of(prompt(1));
       request.params = GetParam().params;
+      if (request.params.structured_outputs) request.params.structured_outputs = new_source();
       request.params.max_tokens = 3;
       request.params.ignore_eos = true;
       turns_left_ = turn + 1;
@@ -96,7 +108,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(AllocationCase{"one", params_with([](SamplingParams& p) { p.logprobs = 2; })},
                       AllocationCase{"several", params_with([](SamplingParams& p) { p.n = 3; })},
                       AllocationCase{"best_of", params_with([](SamplingParams& p) { p.best_of = 3; })},
-                      AllocationCase{"beams", params_with([](SamplingParams& p) { p.beam_width = 3; })}),
+                      AllocationCase{"beams", params_with([](SamplingParams& p) { p.beam_width = 3; })},
+                      AllocationCase{"constrained", params_with([](SamplingParams& p) {
+                                       p.structured_outputs = new_source();
+                                     }),
+                                     "toy"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // An output processor whose thread, or the one that calls it, finds no memory.

@@ -5,6 +5,7 @@
 namespace quire {
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& /*context*/,
+                                                       std::function<void()> /*done*/,
                                                        EngineHooks::Fault /*fault*/,
                                                        CompilerLimits /*limits*/) {
   return nullptr;

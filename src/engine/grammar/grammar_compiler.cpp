@@ -1,8 +1,10 @@
 // Compiles the sources of structured outputs, on threads of their own.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -31,32 +33,50 @@ constexpr std::size_t kShortSourceBytes = std::size_t{16} << 10;
 
 using Source = std::shared_ptr<const StructuredOutputs>;
 
-// A source that is compiled, or will be. Guarded by the pool's mutex until it is done, constant from then on.
-struct Job {
+// A source that is compiled, or will be. Constant once it is done.
+class Job final : public GrammarCompiler::Compilation, public std::enable_shared_from_this<Job> {
+ public:
   explicit Job(Source wanted) : source(std::move(wanted)) {}
-  ~Job() { stop.request_stop(); }
+  ~Job() override { stop.request_stop(); }
+
+  // It is alive as long as a constraint has its grammar.
+  std::optional<GrammarCompiler::Result> result() const override {
+    if (!is_done) return std::nullopt;
+    if (!grammar) return failed();
+    return GrammarCompiler::Result{
+        .make = [grammar = std::shared_ptr<const OutputGrammar>(shared_from_this(), &*grammar),
+                 time_left = std::make_shared<MaskTime>(kMaskTimeOfRequest.count())] {
+          return std::make_shared<TokenConstraint>(grammar, time_left);
+        }};
+  }
 
   const Source source;
   std::stop_source stop;
-  std::vector<GrammarCompiler::Done> waiting;
-  bool is_done = false;
   std::optional<OutputGrammar> grammar;
-  GrammarCompiler::Result failure;  // where there is none
-};
+  std::exception_ptr failure;  // where there is none
+  std::string wrong;           // the name of what it is about
+  std::atomic<bool> is_done = false;
 
-// What one who asked is told. The job is alive as long as a constraint has its grammar.
-GrammarCompiler::Result result_of(const std::shared_ptr<Job>& job) {
-  if (!job->grammar) return job->failure;
-  return {.make = [grammar = std::shared_ptr<const OutputGrammar>(job, &*job->grammar),
-                   time_left = std::make_shared<MaskTime>(kMaskTimeOfRequest.count())] {
-    return std::make_shared<TokenConstraint>(grammar, time_left);
-  }};
-}
+ private:
+  // Of who asks: on the compiler's thread nobody could be told that there is no memory for the text.
+  GrammarCompiler::Result failed() const {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& e) {
+      const bool is_refused = dynamic_cast<const Error*>(&e) != nullptr;
+      return {.error = format_text("{} {}: {}", wrong, is_refused ? "is refused" : "could not be compiled",
+                                   e.what()),
+              .is_request_at_fault = is_refused};
+    }
+  }
+};
 
 class CompilePool final : public GrammarCompiler {
  public:
-  CompilePool(const SamplingContext& context, EngineHooks::Fault fault, CompilerLimits limits)
+  CompilePool(const SamplingContext& context, std::function<void()> done, EngineHooks::Fault fault,
+              CompilerLimits limits)
       : limits_(limits),
+        done_(std::move(done)),
         fault_(std::move(fault)),
         tokenizer_(context.tokenizer),
         vocab_size_(context.vocab_size),
@@ -72,15 +92,21 @@ class CompilePool final : public GrammarCompiler {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::shared_ptr<const void> compile(const Source& source, Done done) override {
-    std::unique_lock lock(mutex_);
-    const std::shared_ptr<Job> job = find_or_queue(source);
-    if (!job->is_done) {
-      job->waiting.push_back(std::move(done));
-      return job;
+  std::shared_ptr<const Compilation> compile(const Source& source) override {
+    const std::lock_guard lock(mutex_);
+    trim();
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+      const std::shared_ptr<Job> known = entry->job.lock();
+      if (!known || (known->source != source && *known->source != *source)) continue;
+      entries_.splice(entries_.begin(), entries_, entry);
+      return known;
     }
-    lock.unlock();
-    done(result_of(job));
+    auto job = std::make_shared<Job>(source);
+    entries_.push_front({job, nullptr});
+    (source->source.size() <= kShortSourceBytes ? short_ : long_).push_back(job);
+    if (num_idle_ < short_.size() + long_.size() && std::ssize(threads_) < most_threads_)
+      threads_.emplace_back([this, is_last = std::ssize(threads_) + 1 == most_threads_] { work(!is_last); });
+    wake_.notify_all();
     return job;
   }
 
@@ -102,23 +128,6 @@ class CompilePool final : public GrammarCompiler {
     std::weak_ptr<Job> job;     // of whoever wants it, and
     std::shared_ptr<Job> kept;  // for who will: the same, once it was compiled
   };
-
-  std::shared_ptr<Job> find_or_queue(const Source& source) {
-    trim();
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-      const std::shared_ptr<Job> known = entry->job.lock();
-      if (!known || (known->source != source && *known->source != *source)) continue;
-      entries_.splice(entries_.begin(), entries_, entry);
-      return known;
-    }
-    auto job = std::make_shared<Job>(source);
-    entries_.push_front({job, nullptr});
-    (source->source.size() <= kShortSourceBytes ? short_ : long_).push_back(job);
-    if (num_idle_ < short_.size() + long_.size() && std::ssize(threads_) < most_threads_)
-      threads_.emplace_back([this, is_last = std::ssize(threads_) + 1 == most_threads_] { work(!is_last); });
-    wake_.notify_all();
-    return job;
-  }
 
   // Forgets what nobody wants, and of what is kept the oldest, where it is too much. Returns the bytes of all
   // grammars that are left.
@@ -164,26 +173,25 @@ class CompilePool final : public GrammarCompiler {
     const std::stop_source stop = job->stop;
     job.reset();
     std::optional<OutputGrammar> grammar;
-    Result failure;
-    std::string wrong = source->name;
+    std::exception_ptr failure;
+    std::string wrong;
     try {
+      wrong = source->name;
       grammar.emplace(compiled(*source, stop.get_token(), wrong), source);
-    } catch (const std::exception& e) {
-      const bool is_refused = failure.is_request_at_fault = dynamic_cast<const Error*>(&e) != nullptr;
-      failure.error =
-          format_text("{} {}: {}", wrong, is_refused ? "is refused" : "could not be compiled", e.what());
+    } catch (const std::exception&) {
+      failure = std::current_exception();
     }
     job = weak.lock();
     std::unique_lock lock(mutex_);
     if (!job || closing_) return;
     job->grammar = std::move(grammar);
     job->failure = std::move(failure);
+    job->wrong = std::move(wrong);
     job->is_done = true;
     const auto entry = std::ranges::find_if(entries_, [&](const Entry& e) { return e.job.lock() == job; });
     if (job->grammar && entry != entries_.end()) entry->kept = job;
-    const auto waiting = std::exchange(job->waiting, {});
     lock.unlock();
-    for (const Done& done : waiting) done(result_of(job));
+    done_();
   }
 
   // `wrong`: the name of what an exception is about.
@@ -234,6 +242,7 @@ class CompilePool final : public GrammarCompiler {
   }
 
   const CompilerLimits limits_;
+  const std::function<void()> done_;
   const EngineHooks::Fault fault_;
   const Tokenizer* const tokenizer_;
   const int vocab_size_;
@@ -254,8 +263,9 @@ class CompilePool final : public GrammarCompiler {
 }  // namespace
 
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const SamplingContext& context,
-                                                       EngineHooks::Fault fault, CompilerLimits limits) {
-  return std::make_unique<CompilePool>(context, std::move(fault), limits);
+                                                       std::function<void()> done, EngineHooks::Fault fault,
+                                                       CompilerLimits limits) {
+  return std::make_unique<CompilePool>(context, std::move(done), std::move(fault), limits);
 }
 
 void validate_structured_outputs(const SamplingParams& params, const SamplingContext& context) {

@@ -25,7 +25,8 @@ class GrammarCompilerTest : public ::testing::Test {
  protected:
   std::unique_ptr<GrammarCompiler> compiler(CompilerLimits limits) {
     const auto count = [this](EngineStage, SequenceId) { ++num_compiled_; };
-    return make_grammar_compiler(context(), count, limits);
+    return make_grammar_compiler(
+        context(), [] {}, count, limits);
   }
   SamplingContext context() const {
     return {.vocab_size = tokenizer_.vocab_size(),
@@ -37,17 +38,17 @@ class GrammarCompilerTest : public ::testing::Test {
     return std::make_shared<const StructuredOutputs>(
         StructuredOutputs{.kind = StructuredOutputs::Kind::kRegex, .source = source});
   }
-  static Compiled result_of(GrammarCompiler& compiler, const std::string& source) {
-    std::promise<Compiled> done;
-    const auto held =
-        compiler.compile(regex(source), [&](const Compiled& result) { done.set_value(result); });
-    return done.get_future().get();
-  }
-
   template <typename Condition>
   static void wait_until(const Condition& condition) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!condition()) ASSERT_LT(std::chrono::steady_clock::now(), end);
+  }
+  static Compiled result_of(const GrammarCompiler::Compilation& compilation) {
+    wait_until([&] { return compilation.result().has_value(); });
+    return compilation.result().value_or(Compiled{});
+  }
+  static Compiled result_of(GrammarCompiler& compiler, const std::string& source) {
+    return result_of(*compiler.compile(regex(source)));
   }
 
   const ModelFiles model_ = open_model(QUIRE_SOURCE_DIR "/models/toy");
@@ -99,10 +100,7 @@ TEST_F(GrammarCompilerTest, MemoryDoesNotGrowWithTheNumberOfSchemas) {
     const StructuredOutputs source{.kind = StructuredOutputs::Kind::kJsonSchema,
                                    .source = R"({"type": "object", "properties": {)" + key +
                                              R"(: {"type": "integer"}}, "required": [)" + key + "]}"};
-    std::promise<bool> done;
-    const auto held = pool->compile(std::make_shared<const StructuredOutputs>(source),
-                                    [&](const Compiled& result) { done.set_value(bool{result.make}); });
-    ASSERT_TRUE(done.get_future().get());
+    ASSERT_TRUE(result_of(*pool->compile(std::make_shared<const StructuredOutputs>(source))).make);
     if (i == number / 4) before = bytes();
   }
   EXPECT_EQ(num_compiled_, number);
@@ -112,24 +110,20 @@ TEST_F(GrammarCompilerTest, MemoryDoesNotGrowWithTheNumberOfSchemas) {
 TEST_F(GrammarCompilerTest, ManyLongSourcesDelayNoShortOne) {
   std::promise<void> release;
   std::atomic<bool> holds_up = true;
-  std::atomic<int> num_done = 0;
   const auto hold_up = [&, released = release.get_future().share()](EngineStage, SequenceId) {
     if (holds_up) released.wait();
   };
-  const auto pool = make_grammar_compiler(context(), hold_up, {});
-  std::vector<std::shared_ptr<const void>> held;
+  const auto pool = make_grammar_compiler(
+      context(), [] {}, hold_up);
+  std::vector<std::shared_ptr<const GrammarCompiler::Compilation>> held;
   for (int i = 0; i < 12; ++i)
-    held.push_back(pool->compile(regex(std::string(20000, 'a') + std::to_string(i)),
-                                 [&](const Compiled& result) { num_done += result.make ? 1 : 0; }));
+    held.push_back(pool->compile(regex(std::string(20000, 'a') + std::to_string(i))));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for every thread that takes one to have it
   holds_up = false;
-  std::promise<Compiled> got;
-  held.push_back(pool->compile(regex("a"), [&](const Compiled& result) { got.set_value(result); }));
-  std::future<Compiled> short_one = got.get_future();
-  EXPECT_EQ(short_one.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_TRUE(result_of(*pool, "a").make);
+  for (const auto& one : held) EXPECT_FALSE(one->result());
   release.set_value();
-  wait_until([&] { return num_done == 12; });
-  EXPECT_TRUE(short_one.get().make);
+  for (const auto& one : held) EXPECT_TRUE(result_of(*one).make);
 }
 
 TEST_F(GrammarCompilerTest, RefusesMoreWhereThoseOfRequestsAreTooLarge) {
