@@ -299,6 +299,7 @@ TEST(CompletionRequestTest, AllOrNamedTokensMayBeReported) {
   EXPECT_THAT(error_of([&] { parse_completion(R"({"prompt": "x", "logprobs": -1})", model); }).what(),
               StartsWith("logprobs is -1, all 258 tokens"));
   EXPECT_EQ(completion_error(R"("prompt_logprobs": -1)").param, "prompt_logprobs");
+  EXPECT_THAT(completion_error(R"("prompt_logprobs": -2)").what(), HasSubstr("from -1"));
   EXPECT_EQ(completion_error(R"("logprobs": -2)").param, "logprobs");
   model.sampling.max_logprobs = 258;
   EXPECT_EQ(parse_completion(R"({"prompt": "x", "logprobs": -1})", model).params.logprobs, -1);

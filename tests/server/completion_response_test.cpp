@@ -151,6 +151,9 @@ TEST(CompletionBodyTest, TimingsComeWhereAskedFor) {
       R"({"queue_ms":250.0,"cache_n":3,"prompt_n":1,"prompt_ms":500.0,"prompt_per_token_ms":500.0,)"
       R"("prompt_per_second":2.0,"predicted_n":2,"predicted_ms":2000.0,"predicted_per_token_ms":1000.0,)"
       R"("predicted_per_second":1.0})");
+  timed.outputs[0].token_ids.clear();
+  const auto none = body_of(completion_request(R"({"prompt": "x", "timings": true})"), {timed});
+  EXPECT_EQ(none["timings"]["predicted_per_token_ms"], 0);
 }
 
 TEST(CompletionStreamTest, HasAChunkForEachTokenAndUsageAtTheEnd) {

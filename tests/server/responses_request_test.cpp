@@ -170,6 +170,7 @@ TEST_F(ResponsesRequestTest, TheAnswerEchoesWhatWasAsked) {
   EXPECT_EQ(plain["text"].dump(), R"({"format":{"type":"text"}})");
   EXPECT_EQ(plain["tool_choice"], "auto");
   EXPECT_EQ(plain["parallel_tool_calls"], true);
+  EXPECT_EQ(plain["top_logprobs"], 0);
   EXPECT_EQ(plain["metadata"].dump(), "{}");
   EXPECT_EQ(plain["store"], true);
   EXPECT_EQ(echo("\"temperature\": 0.7, \"store\": false")["temperature"].dump(), "0.7");

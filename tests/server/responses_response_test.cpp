@@ -112,6 +112,7 @@ TEST_F(ResponsesResponseTest, EventsComeInTheirOrder) {
                                                           "output_item.done",
                                                           "completed"}));
   for (std::size_t i = 0; i < made.events.size(); ++i) EXPECT_EQ(made.events[i]["sequence_number"], i);
+  EXPECT_EQ(made.events[4]["content_index"], 0);
   EXPECT_EQ(made.events[0]["response"]["status"], "in_progress");
   EXPECT_EQ(made.events[0]["response"]["output"].dump(), "[]");
 }
