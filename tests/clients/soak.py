@@ -1,11 +1,13 @@
-"""Holds 256 streams on the bundled model, with clients that leave, err and read slowly, beams, embeddings, prompts that
+"""Holds many streams on the bundled model, with clients that leave, err and read slowly, beams, embeddings, prompts that
 break the model's logits, preemption and swapping, and watches the server.
 
-Usage: soak.py QUIRE [SECONDS [SEED]]. Exit code 1 and a list of what went wrong if anything did. It reads sockets in
-large, late pieces, since it shares the cores with the server. The server records what it schedules; when it has
-ended, `quire replay` must make every plan again. Where it does not, the recording is kept.
+Exit code 1 and a list of what went wrong if anything did. It reads sockets in large, late pieces, since it shares the
+cores with the server. The server records what it schedules; when it has ended, `quire replay` must make every plan
+again. Where it does not, the recording is kept. Flags that are not the soak's are the server's, such as
+--deterministic, without which a GPU's answers are not bitwise the same.
 """
 
+import argparse
 import asyncio
 import collections
 import json
@@ -24,8 +26,7 @@ import time
 from quire_server import QuireServer, parse_metrics
 from scripted_model import BUNDLED
 
-STREAMS = 256
-SLOW_READERS = 16  # of them
+SLOW_READERS = 1 / 16  # share of streams
 LEAVE, ERR, BREAK, WHOLE = 0.05, 0.05, 0.01, 0.05  # shares of requests
 LONG, LONG_OUTPUT = 0.02, 1500  # share of requests, tokens: they outgrow the room there was when they began
 WARM_UP = 0.2  # share of the time
@@ -36,8 +37,8 @@ RECOVERY_SECONDS = 1
 READ_DELAY = 0.1  # seconds between the reads of a stream
 STREAM_END = b"\r\n0\r\n\r\n"  # of a chunked body
 # The cache holds less than the streams want, so that some are preempted, and host memory has room for some of these.
-FLAGS = ["--kv-cache-memory", "16MiB", "--swap-space", 0.002, "--drain-timeout", DRAIN_SECONDS]
-FLAGS += ["--tool-call-parser", "hermes", "--served-model-name", "soak"]
+CACHE_BYTES, SWAP_GIB = 1 << 16, 0.002 / 256  # a stream
+FLAGS = ["--drain-timeout", DRAIN_SECONDS, "--tool-call-parser", "hermes", "--served-model-name", "soak"]
 BROKEN_TOKEN = 187  # of byte 255, which no text has
 NOT_FINITE = b"the model's logits are not finite numbers"
 
@@ -110,10 +111,11 @@ INVALID = [
 
 
 class Soak:
-    def __init__(self, server, seconds, seed):
+    def __init__(self, server, options):
         self.server = server
-        self.seconds = seconds
-        self.random = random.Random(seed)
+        self.seconds = options.seconds
+        self.streams = options.streams
+        self.random = random.Random(options.seed)
         self.begin = time.monotonic()
         self.counts = collections.Counter()
         self.errors = []
@@ -284,7 +286,7 @@ class Soak:
         self.expected = await self.ask(*CANARY)
         self.expected_wholes = [await self.ask(*request) for request in WHOLE_REQUESTS]
         self.begin = time.monotonic()
-        clients = [self.hold_streams(is_slow=i < SLOW_READERS) for i in range(STREAMS)]
+        clients = [self.hold_streams(is_slow=i < SLOW_READERS * self.streams) for i in range(self.streams)]
         await asyncio.gather(self.watch_canary(), self.watch_memory(), *clients)
 
     async def stop_under_load(self):
@@ -382,7 +384,7 @@ def report(soak, happened, stop_seconds, replayed):
     counts = soak.counts
     requests = sum(counts[kind] for kind in ("streams", "drawn", "invalid", "disconnects", "broken", "wholes"))
     print(
-        f"soak: {soak.seconds:.0f} s, {STREAMS} streams: {requests} requests, of which {counts['disconnects']} left, "
+        f"soak: {soak.seconds:.0f} s, {soak.streams} streams: {requests} requests, of which {counts['disconnects']} left, "
         f"{counts['invalid']} were invalid, {counts['broken']} broke the model's logits and {counts['wholes']} had beams, "
         f"outputs or embeddings as before; {counts['tokens']} tokens ({counts['tokens'] / soak.seconds:.0f}/s), "
         f"{', '.join(f'{number:.0f} {what}' for what, number in happened.items())}, {counts['canaries']} canaries, "
@@ -395,18 +397,15 @@ def report(soak, happened, stop_seconds, replayed):
         print(f"soak: {error}", file=sys.stderr)
 
 
-def main(binary, seconds=600, seed=1):
-    with tempfile.TemporaryDirectory(prefix="quire-soak-") as folder:
-        return hold(binary, float(seconds), int(seed), pathlib.Path(folder))
-
-
-def hold(binary, seconds, seed, folder):
+def hold(options, flags, folder):
     recording = folder / "soak.rec"
     model = write_breaking_model(folder / "model")
-    server = QuireServer(binary, *FLAGS, "--record", recording, command=("serve", model, "--access-log", "off"))
+    flags = FLAGS + ["--kv-cache-memory", options.streams * CACHE_BYTES, "--swap-space", options.streams * SWAP_GIB] + flags
+    flags += ["--max-num-seqs", options.streams, "--record", recording]
+    server = QuireServer(options.quire, *flags, command=("serve", model, "--access-log", "off"))
     for fields in [{}, *STRUCTURES]:  # threads for masks are made with the first of these
         server.post(CANARY[0], **CANARY_BODY, **fields)
-    soak = Soak(server, seconds, seed)
+    soak = Soak(server, options)
     baseline = handles(server.pid)
     asyncio.run(soak.run())
     if left := what_is_left(server, baseline):
@@ -422,11 +421,20 @@ def hold(binary, seconds, seed, folder):
         "sequences of broken logits": metrics["vllm:corrupted_requests_total"],
     }
     stop_seconds = stop(soak)
-    report(soak, happened, stop_seconds, replay(soak, binary, recording))
+    report(soak, happened, stop_seconds, replay(soak, options.quire, recording))
     return 1 if soak.errors else 0
 
 
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("quire")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=1)
+    options, flags = parser.parse_known_args()
+    with tempfile.TemporaryDirectory(prefix="quire-soak-") as folder:
+        return hold(options, flags, pathlib.Path(folder))
+
+
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 4:
-        sys.exit(__doc__)
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -150,7 +150,7 @@ TEST_P(ExhaustiveTest, EveryOrderKeepsEveryInvariant) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
   constexpr const char* kActions = "8";
 #else
-  constexpr const char* kActions = "10";
+  constexpr const char* kActions = "9";
 #endif
   const char* wanted = std::getenv("QUIRE_EXHAUSTIVE_ACTIONS");
   try {
