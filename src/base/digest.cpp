@@ -2,13 +2,15 @@
 
 #include <openssl/evp.h>
 
+#include <new>
+
 #include "base/error.h"
 
 namespace quire {
 
 Digest::Digest(Kind kind) : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
   const EVP_MD* const type = kind == Kind::kSha256 ? EVP_sha256() : EVP_sha1();
-  QUIRE_CHECK(EVP_DigestInit_ex(context_.get(), type, nullptr) == 1);
+  if (context_ == nullptr || EVP_DigestInit_ex(context_.get(), type, nullptr) != 1) throw std::bad_alloc();
 }
 
 void Digest::add(std::string_view bytes) {

@@ -4,8 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <new>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -24,6 +26,22 @@ void occupy_standard_descriptors() {
   do fd = ::open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) ::close(fd);
+}
+
+const std::terminate_handler other_handler = std::get_terminate();
+
+// Where an exception may not leave, such as a destructor of nlohmann::json, the end of memory is the end of
+// the process.
+[[noreturn]] void end_process() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc& e) {
+    std::fprintf(stderr, "quire: %s\n", quire::what_of(e));
+    std::_Exit(kFailed);
+  } catch (...) {
+  }
+  other_handler();
+  std::abort();
 }
 
 // What the command line has, the last one first. As vLLM's, serve takes --max_num_seqs for --max-num-seqs.
@@ -79,6 +97,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(end_process);
   occupy_standard_descriptors();
   try {
     const int code = run(argc, argv);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <exception>
+#include <new>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -23,6 +25,11 @@ using Owned = std::unique_ptr<T, decltype([](T* it) { free(it); })>;
 
 using Url = Owned<CURLU, curl_url_cleanup>;
 using Text = Owned<char, curl_free>;
+
+// libcurl says by its results that there was no memory.
+void check_memory(bool was_there) {
+  if (!was_there) throw std::bad_alloc();
+}
 
 // What libcurl knows of a transfer.
 template <typename T>
@@ -52,53 +59,68 @@ struct Transfer {
   Owned<CURL, curl_easy_cleanup> easy;
   Owned<curl_slist, curl_slist_free_all> headers;
   std::array<char, CURL_ERROR_SIZE> error{};
+  std::exception_ptr thrown;  // by the call's on_bytes, through which libcurl lets nothing pass
 
   explicit Transfer(HttpCall the_call) : call(std::move(the_call)), easy(curl_easy_init()) {
-    QUIRE_CHECK(easy != nullptr);
+    check_memory(easy != nullptr);
     // HTTP/1.1 has one connection for each answer, so that streams do not hold up one another.
-    curl_easy_setopt(easy.get(), CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
-    curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy.get(), CURLOPT_URL, call.url.c_str());
-    curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
-    curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, error.data());
-    curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, this);
-    curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &Transfer::take);
+    set(CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    set(CURLOPT_URL, call.url.c_str());
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
+    set(CURLOPT_ERRORBUFFER, error.data());
+    set(CURLOPT_WRITEDATA, this);
+    set(CURLOPT_WRITEFUNCTION, &Transfer::take);
     if (call.body) {
-      curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
-      curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, call.body->data());
+      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body->size()));
+      set(CURLOPT_POSTFIELDS, call.body->data());
     }
-    if (call.head_only) curl_easy_setopt(easy.get(), CURLOPT_NOBODY, 1L);
+    if (call.head_only) set(CURLOPT_NOBODY, 1L);
     if (call.stall_timeout.count() > 0) {
-      curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes/s
-      curl_easy_setopt(easy.get(), CURLOPT_LOW_SPEED_TIME, static_cast<long>(call.stall_timeout.count()));
+      set(CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes/s
+      set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(call.stall_timeout.count()));
     }
     call.headers.emplace_back("Expect:");  // a long prompt is sent without asking first
-    for (const std::string& header : call.headers)
-      headers.reset(curl_slist_append(headers.release(), header.c_str()));
-    curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
+    for (const std::string& header : call.headers) {
+      curl_slist* const longer = curl_slist_append(headers.get(), header.c_str());
+      check_memory(longer != nullptr);
+      if (!headers) headers.reset(longer);
+    }
+    set(CURLOPT_HTTPHEADER, headers.get());
+  }
+
+  template <typename T>
+  void set(CURLoption option, T value) {
+    check_memory(curl_easy_setopt(easy.get(), option, value) != CURLE_OUT_OF_MEMORY);
   }
 
   static std::size_t take(const char* bytes, std::size_t size, std::size_t count, void* self) noexcept {
-    const Transfer& transfer = *static_cast<const Transfer*>(self);
-    const bool go_on = transfer.call.on_bytes(status_of(transfer.easy.get()), {bytes, size * count});
-    return go_on ? size * count : CURL_WRITEFUNC_ERROR;
+    Transfer& transfer = *static_cast<Transfer*>(self);
+    try {
+      if (transfer.call.on_bytes(status_of(transfer.easy.get()), {bytes, size * count})) return size * count;
+    } catch (const std::exception&) {
+      transfer.thrown = std::current_exception();
+    }
+    return CURL_WRITEFUNC_ERROR;
   }
 };
 
 Url parse_url(const std::string& text) {
   Url url(curl_url());
-  QUIRE_CHECK(url != nullptr);
-  if (const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0); code != CURLUE_OK)
-    fail("{} is no URL: {}", in_quotes(text), curl_url_strerror(code));
+  check_memory(url != nullptr);
+  const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0);
+  check_memory(code != CURLUE_OUT_OF_MEMORY);
+  if (code != CURLUE_OK) fail("{} is no URL: {}", in_quotes(text), curl_url_strerror(code));
   return url;
 }
 
 // "" where the URL has none.
 std::string part(const Url& url, CURLUPart which, unsigned flags = CURLU_DEFAULT_PORT) {
   char* text = nullptr;
-  const bool is_there = curl_url_get(url.get(), which, &text, flags) == CURLUE_OK;
-  return is_there ? Text(text).get() : "";
+  const CURLUcode code = curl_url_get(url.get(), which, &text, flags);
+  check_memory(code != CURLUE_OUT_OF_MEMORY);
+  return code == CURLUE_OK ? Text(text).get() : "";
 }
 
 }  // namespace
@@ -111,6 +133,7 @@ struct HttpClient::Impl {
     const auto node = transfers.extract(easy);
     Transfer& transfer = *node.mapped();
     curl_multi_remove_handle(multi.get(), easy);
+    if (transfer.thrown) std::rethrow_exception(transfer.thrown);
     HttpOutcome outcome{status_of(easy),
                         {},
                         headers_of(easy),
@@ -125,7 +148,7 @@ HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   QUIRE_CHECK(ready == CURLE_OK);
   impl_->multi.reset(curl_multi_init());
-  QUIRE_CHECK(impl_->multi != nullptr);
+  check_memory(impl_->multi != nullptr);
   curl_multi_setopt(impl_->multi.get(), CURLMOPT_MAXCONNECTS, kMaxIdleConnections);
 }
 
@@ -136,6 +159,7 @@ void HttpClient::start(HttpCall call) {
   CURL* const easy = transfer->easy.get();
   impl_->transfers.emplace(easy, std::move(transfer));
   const CURLMcode code = curl_multi_add_handle(impl_->multi.get(), easy);
+  check_memory(code != CURLM_OUT_OF_MEMORY);
   QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
 }
 
@@ -148,6 +172,7 @@ void HttpClient::poll(std::chrono::milliseconds timeout) {
     code = curl_multi_poll(multi, nullptr, 0, static_cast<int>(timeout.count()), nullptr);
     if (code == CURLM_OK) code = curl_multi_perform(multi, &running);
   }
+  check_memory(code != CURLM_OUT_OF_MEMORY);
   QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
   int left = 0;
   while (const CURLMsg* message = curl_multi_info_read(multi, &left)) {
@@ -203,6 +228,7 @@ std::string error_text(std::string_view body) {
 std::string join_url(const std::string& base, const std::string& location) {
   const Url url = parse_url(base);
   const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, location.c_str(), 0);
+  check_memory(code != CURLUE_OUT_OF_MEMORY);
   const std::string scheme = part(url, CURLUPART_SCHEME);
   if (code != CURLUE_OK || (scheme != "http" && scheme != "https"))
     fail("{} leads to {}, which is no http or https URL", base, in_quotes(location));
@@ -224,7 +250,7 @@ bool is_https(const std::string& url) { return part(parse_url(url), CURLUPART_SC
 std::string escape_segment(const std::string& text) {
   if (text.empty()) return {};  // a length of 0 would have curl look for a NUL
   const Text escaped(curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())));
-  QUIRE_CHECK(escaped != nullptr);
+  check_memory(escaped != nullptr);
   return escaped.get();
 }
 

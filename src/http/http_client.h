@@ -22,7 +22,7 @@ struct HttpCall {
   std::string url;  // http or https
   std::vector<std::string> headers = {};
   std::optional<std::string> body = {};  // a POST; without one a GET
-  // From poll(), which they must not throw through. After a false the rest is not read, and the answer is not
+  // From poll(), which throws what they throw. After a false the rest is not read, and the answer is not
   // whole.
   std::function<bool(int status, std::string_view bytes)> on_bytes = {};
   std::function<void(const HttpOutcome& outcome)> on_done = {};

@@ -6,14 +6,16 @@ All of them where QUIRE_EVERY_ALLOCATION is set, as the soak does; otherwise non
 import http.client
 import json
 import os
+import shutil
 import subprocess
 import time
 
 import pytest
 
 from conftest import is_idle, wait_until
-from failing_allocation import FailingAllocation
+from failing_allocation import EXCUSED, EXCUSED_AT_START, FailingAllocation
 from quire_server import QuireServer
+from test_hub import ID, environment, hub  # hub: a fixture of environment
 
 pytestmark = pytest.mark.skipif("QUIRE_EVERY_ALLOCATION" not in os.environ, reason="the soak's")
 CANARY = ("/v1/completions", {"prompt": "Tell me", "max_tokens": 6, "temperature": 0})
@@ -67,9 +69,9 @@ class Tortured:
             self.server.process.wait(0.2)
         except subprocess.TimeoutExpired:
             return False
-        callers, is_excused = self.failing.callers(), self.failing.is_excused()
+        code, callers, is_excused = self.server.process.returncode, self.failing.callers(), self.failing.was_in(EXCUSED)
         self.start()
-        assert is_excused, f"the server has ended: {callers}"
+        assert is_excused and code == 1, f"the server has ended with code {code}: {callers}"
         return True
 
     def number_of_allocations(self, request):
@@ -108,9 +110,9 @@ def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
     wait_until(lambda: is_idle(tortured.server))
 
 
-def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
-    failing = FailingAllocation(binary, tmp_path / "control")
-    command = [binary, "generate", "--prompt", "Tell me", "--max-tokens", "4", "--cpu-threads", "1", "--device", "cpu"]
+def expect_lines(failing, generate, step):
+    """Of a program that generates: with each so manyth allocation failing it ends with a line, or as if none had."""
+    command = [*generate, "--prompt", "Tell me", "--max-tokens", "4", "--cpu-threads", "1", "--device", "cpu"]
 
     def run(nth):
         failing.begin(nth)
@@ -118,13 +120,27 @@ def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
 
     whole = run(0)
     assert whole.returncode == 0, whole.stderr
-    number = failing.count()
-    for nth in range(1, number + 1, 29):
+    for nth in range(1, failing.count() + 1, step):
+        yield
         result = run(nth)
         if result.returncode < 0:
-            assert failing.is_excused(), f"{nth}: {result.stderr} {failing.callers()}"
+            assert failing.was_in(EXCUSED_AT_START), f"{nth}: {result.stderr} {failing.callers()}"
         elif result.returncode == 0:
             assert result.stdout == whole.stdout, f"{nth}: {failing.callers()}"
         else:
             assert result.returncode in (1, 2) and "quire: " in result.stderr, f"{nth}: {result}"
             assert "bad_alloc" not in result.stderr, f"{nth}: {failing.callers()}"
+            assert "internal error" not in result.stderr, f"{nth}: {result.stderr} {failing.callers()}"
+
+
+def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
+    for _ in expect_lines(FailingAllocation(binary, tmp_path / "control"), [binary, "generate"], 29):
+        pass
+
+
+def test_a_failed_allocation_ends_a_download_with_a_line(binary, environment, tmp_path):
+    failing = FailingAllocation(binary, tmp_path / "control")
+    home = tmp_path / "home"
+    failing.environment = environment | failing.environment | {"HF_HOME": str(home)}
+    for _ in expect_lines(failing, [binary, "generate", ID], 97):
+        shutil.rmtree(home, ignore_errors=True)

@@ -6,6 +6,7 @@
 
 #include "engine/sampling_context.h"
 #include "engine/sampling_oracle.h"
+#include "engine/submit.h"
 #include "expect_error.h"
 #include "quire/llm.h"
 
@@ -282,6 +283,29 @@ TEST(SamplingEdgesTest, ListsBeyondTheirLimitsAreRefusedByName) {
                 edge("logit_bias", &P::logit_bias, {{1, kNan}}, false),
                 edge("logit_bias", &P::logit_bias, many, false),
                 edge("bad_words", &P::bad_words, {"x"}, false)});  // there is no tokenizer
+}
+
+TEST(SamplingEdgesTest, EverySequenceMayHaveTheLongestLists) {
+  constexpr int kNumIds = 128;  // of stop_token_ids and bad_words
+  EngineConfig config;
+  config.model = QUIRE_SOURCE_DIR "/models/toy";
+  config.device = "cpu";
+  config.max_num_seqs = 4;
+  Engine engine(config);
+  EngineRequest request = testing::request_of({1, 2, 3});
+  request.params.n = config.max_num_seqs;
+  request.params.temperature = 1;
+  request.params.min_tokens = request.params.max_tokens;
+  for (TokenId id = 0; id < SamplingState::kMaxBiases; ++id) request.params.logit_bias[id] = 1;
+  for (TokenId id = 0; id < kNumIds; ++id) request.params.stop_token_ids.push_back(id);
+  const ModelFiles model = open_model(config.model);
+  for (TokenId id = 0; std::ssize(request.params.bad_words) < kNumIds; ++id)
+    if (const std::string text(model.tokenizer->token_bytes(id)); text.size() > 2 && text.front() == ' ')
+      request.params.bad_words.push_back(text.substr(1));
+  for (const CompletionOutput& output : testing::submit(engine, std::move(request)).get().outputs) {
+    EXPECT_EQ(output.finish_reason, FinishReason::kLength) << output.error;
+    EXPECT_THAT(output.token_ids, ::testing::Each(::testing::Ge(kNumIds)));
+  }
 }
 
 TEST(SamplingEdgesTest, TextParametersBeyondTheirRangeAreRefusedByName) {

@@ -64,6 +64,20 @@ TEST(StructuredOutputsEngineTest, WhatIsForcedTakesFewerSteps) {
   EXPECT_LT(num_steps[true], num_steps[false]);
 }
 
+TEST(StructuredOutputsEngineTest, EverySequenceOfAStepMayHaveAMaskOfItsOwn) {
+  EngineConfig config = toy_config();
+  config.max_num_seqs = 64;
+  Engine engine(config);
+  EngineRequest request = request_of({.kind = Kind::kRegex, .source = "[a-z ]{40,80}"});
+  request.params.temperature = 1;
+  request.params.n = config.max_num_seqs;
+  request.params.max_tokens = 4;
+  for (const CompletionOutput& output : testing::submit(engine, std::move(request)).get().outputs) {
+    EXPECT_EQ(output.finish_reason, FinishReason::kLength) << output.error;
+    EXPECT_EQ(output.token_ids.size(), 4U);
+  }
+}
+
 TEST(StructuredOutputsEngineTest, ASourceThatIsWrongIsTheFaultOfItsRequestAlone) {
   Engine engine(toy_config());
   auto beside = testing::submit(engine, request_of(kChoice));

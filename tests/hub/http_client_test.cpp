@@ -1,7 +1,11 @@
+#include "http/http_client.h"
+
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "expect_error.h"
-#include "http/http_client.h"
+#include "hub/fake_hub.h"
 
 namespace quire {
 namespace {
@@ -22,6 +26,21 @@ TEST(UrlTest, AnOriginIsSchemeHostAndPort) {
   EXPECT_FALSE(same_origin("https://hub.example/a", "https://cdn.hub.example/a"));
   EXPECT_FALSE(same_origin("https://hub.example/a", "https://hub.example@evil.example/a"));
   EXPECT_FALSE(same_origin("https://hub.example/a", "https://hub.example.evil.example/a"));
+}
+
+TEST(HttpClientTest, WhatACallThrowsComesToWhoPolls) {
+  const testing::HubPort port([](const testing::HubConnection& client, const testing::HubRequest&) {
+    client.answer(200, "", "some bytes");
+  });
+  HttpClient client;
+  const auto run = [&](const auto& on_bytes) {
+    return client.run({.url = port.url(), .on_bytes = on_bytes});
+  };
+  EXPECT_THROW(run([](int, std::string_view) -> bool { throw std::bad_alloc(); }), std::bad_alloc);
+  const std::optional<HttpOutcome> next = run([](int, std::string_view) { return true; });
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->status, 200);
+  EXPECT_EQ(next->error, "");
 }
 
 TEST(UrlTest, ASegmentHasNoCharactersThatMeanSomething) {
