@@ -2,7 +2,7 @@
 # The long form of the tests: 256 streams for 10 minutes (or $1 seconds), what `quire quantize` writes by the libraries
 # that read it, 100 rounds of 500 clients that go, requests of which each allocation fails once, 10^7 operations on
 # scheduler and KV cache and every order of 12, 2,000 walks through each schema of the grammars' tests, 10^5 schemas one
-# after the other, builds without each part that can be left out, 300 mutants of the program, all tests with ASan and
+# after the other, builds by clang and without each part that can be left out, 300 mutants of the program, all tests with ASan and
 # UBSan and with TSan, and each fuzz target for 60 s (or $2 seconds).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,6 +22,9 @@ QUIRE_GRAMMAR_WALKS=2000 build/release/bin/grammar_tests --gtest_filter='Mask.Wa
 QUIRE_GRAMMAR_SCHEMAS=100000 build/release/bin/engine_tests --gtest_filter='GrammarCompilerTest.MemoryDoesNotGrow*'
 
 tools/check_parts.sh
+cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER=clang++-16 -DQUIRE_SIMD=OFF -DQUIRE_WERROR=ON \
+  -DQUIRE_BUILD_TESTS=OFF >/dev/null
+cmake --build build/clang
 
 cmake --build --preset release
 tools/mutate.py build/release

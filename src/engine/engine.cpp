@@ -294,8 +294,8 @@ bool Engine::take_tasks() {
     const auto now = TimePoint::clock::now();
     for (const SequenceId id : scheduler_->expire(now)) finish(id, FinishReason::kTimeout, kTimedOut);
     expire_held(now);
-    release_compiled();
   });
+  guarded([this] { release_compiled(); });
   publish_stats();
   return true;
 }

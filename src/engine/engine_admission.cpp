@@ -157,6 +157,7 @@ void Engine::release_compiled() {
       held->second.request->make_constraint = std::move(result->make);
       begin(held_.extract(held).mapped());
     } catch (const std::exception& e) {  // no memory
+      mailbox_.wake();                   // to come here again, should there be none for its end either
       end_held(id, FinishReason::kError, what_of(e));
     }
   }

@@ -99,7 +99,7 @@ struct Transfer {
     Transfer& transfer = *static_cast<Transfer*>(self);
     try {
       if (transfer.call.on_bytes(status_of(transfer.easy.get()), {bytes, size * count})) return size * count;
-    } catch (const std::exception&) {
+    } catch (...) {
       transfer.thrown = std::current_exception();
     }
     return CURL_WRITEFUNC_ERROR;
@@ -157,8 +157,9 @@ HttpClient::~HttpClient() { cancel_all(); }
 void HttpClient::start(HttpCall call) {
   auto transfer = std::make_unique<Transfer>(std::move(call));
   CURL* const easy = transfer->easy.get();
-  impl_->transfers.emplace(easy, std::move(transfer));
+  const auto started = impl_->transfers.emplace(easy, std::move(transfer)).first;
   const CURLMcode code = curl_multi_add_handle(impl_->multi.get(), easy);
+  if (code != CURLM_OK) impl_->transfers.erase(started);
   check_memory(code != CURLM_OUT_OF_MEMORY);
   QUIRE_CHECK(code == CURLM_OK, "{}", curl_multi_strerror(code));
 }
@@ -195,7 +196,12 @@ std::optional<HttpOutcome> HttpClient::run(HttpCall call, const std::function<bo
       cancel_all();
       break;
     }
-    poll(kLongestWait);
+    try {
+      poll(kLongestWait);
+    } catch (...) {  // it refers to what is here
+      cancel_all();
+      throw;
+    }
   }
   return outcome;
 }

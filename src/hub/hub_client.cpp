@@ -203,22 +203,16 @@ void HubClient::fetch(const std::string& commit, const std::string& file, Partia
   const auto go_on = [&] {
     const std::uint64_t begin = partial.size();
     bool first = true;
-    std::exception_ptr trouble;
     HttpCall call{.url = url};
     if (begin > 0) call.headers.push_back(format_text("Range: bytes={}-", begin));
     call.on_bytes = [&](int status, std::string_view bytes) {
       if (status != 200 && status != 206) return true;
-      try {
-        if (first && status == 200 && begin > 0) partial.restart();  // it gives no ranges
-        first = false;
-        partial.append(bytes);
-      } catch (...) {
-        trouble = std::current_exception();
-      }
-      return trouble == nullptr;
+      if (first && status == 200 && begin > 0) partial.restart();  // it gives no ranges
+      first = false;
+      partial.append(bytes);
+      return true;
     };
     HttpOutcome outcome = request(std::move(call));
-    if (trouble) std::rethrow_exception(trouble);
     if (partial.full()) return HttpOutcome{.status = 200};
     if (outcome.status == 416) partial.restart();  // what is there was nothing of this file
     if (outcome.error.empty() && outcome.status < 300)

@@ -63,7 +63,7 @@ Control* open_control() {
   }
 }
 
-/// Whether the allocation that is asked for now is to fail.
+// Whether the allocation that is asked for now is to fail.
 bool fails() noexcept {
   static Control* const control = open_control();
   if (control->count.fetch_add(1) + 1 != control->failing.load()) return false;

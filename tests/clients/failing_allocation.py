@@ -25,7 +25,8 @@ class FailingAllocation:
             self._memory = mmap.mmap(file.fileno(), SIZE)
         build = binary.parent.parent
         self.library = build / "lib" / "failing_allocation.so"
-        self.environment = os.environ | {"LD_PRELOAD": str(self.library), "QUIRE_FAILING_ALLOCATION": str(path)}
+        self.variables = {"LD_PRELOAD": str(self.library), "QUIRE_FAILING_ALLOCATION": str(path)}
+        self.environment = os.environ | self.variables
         self._ours = {"libquire.so": build / "lib" / "libquire.so", "quire": binary}
         self._symbols = {}
 

@@ -3,8 +3,8 @@ break the model's logits, preemption and swapping, and watches the server.
 
 Exit code 1 and a list of what went wrong if anything did. It reads sockets in large, late pieces, since it shares the
 cores with the server. The server records what it schedules; when it has ended, `quire replay` must make every plan
-again. Where it does not, the recording is kept. Flags that are not the soak's are the server's, such as
---deterministic, without which a GPU's answers are not bitwise the same.
+again. Where it does not, the recording is kept. Flags that are not the soak's are the server's (but for those it
+gives itself), such as --deterministic, without which a GPU's answers are not bitwise the same.
 """
 
 import argparse
@@ -426,7 +426,8 @@ def hold(options, flags, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument("quire")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--streams", type=int, default=256)

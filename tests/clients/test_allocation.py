@@ -1,11 +1,14 @@
 """One allocation after the other fails: a request ends with an error, and nothing else does.
 
-All of them where QUIRE_EVERY_ALLOCATION is set, as the soak does; otherwise none, for each takes a request.
+All of a request, and a part of those of a start and a download, where QUIRE_EVERY_ALLOCATION is set, as the soak does;
+otherwise none, for each takes a request.
 """
 
 import http.client
+import itertools
 import json
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -20,7 +23,8 @@ from test_hub import ID, environment, hub  # hub: a fixture of environment
 pytestmark = pytest.mark.skipif("QUIRE_EVERY_ALLOCATION" not in os.environ, reason="the soak's")
 CANARY = ("/v1/completions", {"prompt": "Tell me", "max_tokens": 6, "temperature": 0})
 HELLO = [{"role": "user", "content": "Hi"}]
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+# "#" becomes a number, so that each time the source is compiled.
+SCHEMA = {"type": "object", "properties": {"a#": {"type": "integer"}}, "required": ["a#"]}
 REQUESTS = {
     "completion": CANARY,
     "stream": ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 6, "stream": True, "logprobs": True,
@@ -30,6 +34,7 @@ REQUESTS = {
     "beams": ("/v1/completions", {"prompt": "Tell me", "max_tokens": 4, "use_beam_search": True, "n": 2}),
     "schema": ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 12, "response_format": {
         "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}),
+    "regex": ("/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "[ab]{2,#}("}}),
     "embeddings": ("/v1/embeddings", {"input": ["a", "b c"]}),
     "responses": ("/v1/responses", {"input": "Hello", "max_output_tokens": 5}),
     "messages": ("/v1/messages", {"messages": HELLO, "max_tokens": 5}),
@@ -42,6 +47,7 @@ class Tortured:
 
     def __init__(self, binary, path):
         self._binary = binary
+        self.numbers = itertools.count(100)
         self.failing = FailingAllocation(binary, path)
         self.start()
         self.canary = self.ask(*CANARY)[1]
@@ -50,11 +56,12 @@ class Tortured:
         self.failing.begin(0)
         self.server = QuireServer(self._binary, "--cpu-threads", 1, "--max-num-seqs", 8, env=self.failing.environment)
 
-    def ask(self, path, body):
+    def ask(self, path, body, number=0):
         """Status and text or error; None and why where the connection was lost, "no answer" where none came."""
         headers = {"Content-Type": "application/json"}
         try:
-            status, _, answer = self.server.request("POST", path, json.dumps(body), headers, timeout=20)
+            text = json.dumps(body).replace("#", str(number))
+            status, _, answer = self.server.request("POST", path, text, headers, timeout=20)
         except TimeoutError:
             return "no answer", ""
         except (ConnectionError, http.client.HTTPException) as lost:
@@ -76,9 +83,9 @@ class Tortured:
 
     def number_of_allocations(self, request):
         for _ in range(3):  # what is made once is there then
-            expected, _ = self.ask(*request)
+            expected, _ = self.ask(*request, next(self.numbers))
         before = self.failing.count()
-        self.ask(*request)
+        self.ask(*request, next(self.numbers))
         time.sleep(0.1)
         return expected, self.failing.count() - before
 
@@ -97,7 +104,7 @@ def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
     assert number > 20
     for nth in range(1, number + 1):
         failing.arm(nth)
-        status, answer = tortured.ask(*request)
+        status, answer = tortured.ask(*request, next(tortured.numbers))
         failing.arm(0)
         if status is None and tortured.has_ended():
             continue
@@ -110,8 +117,8 @@ def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
     wait_until(lambda: is_idle(tortured.server))
 
 
-def expect_lines(failing, generate, step):
-    """Of a program that generates: with each so manyth allocation failing it ends with a line, or as if none had."""
+def expect_lines(failing, generate, step, prepare=lambda: None):
+    """With every so manyth allocation failing, from some first one on, it ends with a line, or as if none had."""
     command = [*generate, "--prompt", "Tell me", "--max-tokens", "4", "--cpu-threads", "1", "--device", "cpu"]
 
     def run(nth):
@@ -120,8 +127,8 @@ def expect_lines(failing, generate, step):
 
     whole = run(0)
     assert whole.returncode == 0, whole.stderr
-    for nth in range(1, failing.count() + 1, step):
-        yield
+    for nth in range(random.randint(1, step), failing.count() + 1, step):
+        prepare()
         result = run(nth)
         if result.returncode < 0:
             assert failing.was_in(EXCUSED_AT_START), f"{nth}: {result.stderr} {failing.callers()}"
@@ -134,13 +141,11 @@ def expect_lines(failing, generate, step):
 
 
 def test_a_failed_allocation_ends_a_start_with_a_line(binary, tmp_path):
-    for _ in expect_lines(FailingAllocation(binary, tmp_path / "control"), [binary, "generate"], 29):
-        pass
+    expect_lines(FailingAllocation(binary, tmp_path / "control"), [binary, "generate"], 29)
 
 
 def test_a_failed_allocation_ends_a_download_with_a_line(binary, environment, tmp_path):
     failing = FailingAllocation(binary, tmp_path / "control")
     home = tmp_path / "home"
-    failing.environment = environment | failing.environment | {"HF_HOME": str(home)}
-    for _ in expect_lines(failing, [binary, "generate", ID], 97):
-        shutil.rmtree(home, ignore_errors=True)
+    failing.environment = environment | failing.variables | {"HF_HOME": str(home)}
+    expect_lines(failing, [binary, "generate", ID], 97, lambda: shutil.rmtree(home, ignore_errors=True))

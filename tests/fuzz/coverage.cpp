@@ -1,4 +1,4 @@
-// Lets libFuzzer see what GCC's code does. GCC calls a function at the begin of each basic block
+// Lets libFuzzer see what GCC's code does. GCC calls a function at the beginning of each basic block
 // (-fsanitize-coverage=trace-pc); libFuzzer reads a counter of 8 bits for each place (LLVM's
 // SanitizerCoverage, "Inline 8bit-counters"). Two places whose addresses fall together share one.
 #include <array>

@@ -65,7 +65,7 @@ class Job final : public GrammarCompiler::Compilation, public std::enable_shared
     } catch (const std::exception& e) {
       const bool is_refused = dynamic_cast<const Error*>(&e) != nullptr;
       return {.error = format_text("{} {}: {}", wrong, is_refused ? "is refused" : "could not be compiled",
-                                   e.what()),
+                                   what_of(e)),
               .is_request_at_fault = is_refused};
     }
   }

@@ -68,13 +68,18 @@ TEST(StructuredOutputsEngineTest, EverySequenceOfAStepMayHaveAMaskOfItsOwn) {
   EngineConfig config = toy_config();
   config.max_num_seqs = 64;
   Engine engine(config);
-  EngineRequest request = request_of({.kind = Kind::kRegex, .source = "[a-z ]{40,80}"});
-  request.params.temperature = 1;
-  request.params.n = config.max_num_seqs;
-  request.params.max_tokens = 4;
-  for (const CompletionOutput& output : testing::submit(engine, std::move(request)).get().outputs) {
-    EXPECT_EQ(output.finish_reason, FinishReason::kLength) << output.error;
-    EXPECT_EQ(output.token_ids.size(), 4U);
+  std::vector<std::string> wanted;
+  std::vector<EngineRequest> requests;
+  for (int i = 0; i < config.max_num_seqs; ++i) {
+    wanted.push_back({static_cast<char>('a' + i / 8), static_cast<char>('a' + i % 8)});
+    requests.push_back(request_of({.kind = Kind::kRegex, .source = "(" + wanted.back() + "){1,30}"}));
+    requests.back().params.max_tokens = 8;
+  }
+  auto outputs = testing::submit(engine, std::move(requests));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const CompletionOutput output = outputs[i].get().outputs.at(0);
+    EXPECT_TRUE(output.error.empty()) << output.error;
+    EXPECT_EQ(output.text.substr(0, 2), wanted[i]);
   }
 }
 
