@@ -335,6 +335,21 @@ TEST(EngineTest, StreamedTextIsTheWholeTextAndNoStopString) {
   EXPECT_EQ(std::get<std::string>(output.stop_reason), params.stop[0]);
 }
 
+TEST(EngineTest, ARequestCountsAsRunningBeforeItsFirstStepIsThere) {
+  Engine* engine = nullptr;
+  std::vector<int> running;
+  EngineHooks hooks;
+  hooks.fault = [&](EngineStage stage, SequenceId) {
+    if (stage == EngineStage::kSubmit) running.push_back(engine->stats().scheduler.num_running);
+  };
+  const EngineConfig config = testing::golden_config("qwen3");
+  Engine made(config, open_model(config.model), std::move(hooks));
+  engine = &made;
+  testing::submit_output(made, testing::request_of(testing::golden_ids("qwen3", "prompt.0"))).get();
+  ASSERT_FALSE(running.empty());
+  EXPECT_EQ(running.front(), 1);
+}
+
 TEST(EngineTest, WhatAUserTypesNeverBecomesASpecialToken) {
   LLM llm{EngineConfig{}};
   const auto plain = llm.apply_chat_template({{"user", "hello"}});

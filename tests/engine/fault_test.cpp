@@ -210,8 +210,8 @@ TEST(LostDeviceTest, EndsEveryRequestAndIsToldOnce) {
   EXPECT_FALSE(engine.healthy());
   EXPECT_EQ(submit_output(engine, request_of(prompt_number(0))).get().finish_reason, FinishReason::kError);
   EXPECT_THAT(told, ElementsAreArray({"it is gone"}));
-  engine.on_lost([&told](const std::string&) { told.emplace_back("at once"); });
-  EXPECT_EQ(told.back(), "at once");
+  engine.on_lost([&told](const std::string& why) { told.push_back("at once: " + why); });
+  EXPECT_EQ(told.back(), "at once: it is gone");
 }
 
 TEST(IsolationTest, ARoundOfBeamsThatFailsEndsItsSearch) {
