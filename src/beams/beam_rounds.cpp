@@ -80,7 +80,8 @@ class BeamRounds final : public SearchRounds {
     search.result.num_cached_tokens = update.num_cached_tokens;
     search.result.cache_end = update.cache_end;
     if (update.finish == FinishReason::kError)
-      return close(found, FinishReason::kError, "the model's logits are not finite numbers");
+      return close(found, FinishReason::kError,
+                   update.error.empty() ? "the model's logits are not finite numbers" : update.error);
     QUIRE_CHECK(update.logprobs && search.num_missing > 0);
     if (!search.result.first_token) search.result.first_token = at;
     search.next[update.id - first] = std::move(update.logprobs->top);

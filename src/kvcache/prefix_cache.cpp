@@ -119,11 +119,12 @@ std::optional<PrefixCache::Link> PrefixCache::insert(std::span<const BlockId> ro
   }
   const BlockId block = row[lane_];
   if (block == kNoBlock) return std::nullopt;
+  std::vector<Link> links;  // the last that may fail
+  links.reserve(row.size());
+  std::ranges::transform(row, std::back_inserter(links), link_of);
   erase(block);
   BlockId& first = buckets_[bucket(key_hash)];
-  Entry& added = entries_[block];
-  added = {{}, key_hash, key.salt, key.parent, first};
-  std::ranges::transform(row, std::back_inserter(added.row), link_of);
+  entries_[block] = {std::move(links), key_hash, key.salt, key.parent, first};
   first = block;
   last_child(key) = block;
   std::ranges::copy(key.tokens, tokens_.begin() + block * std::ptrdiff_t(block_size_));

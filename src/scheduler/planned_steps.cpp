@@ -89,6 +89,8 @@ std::vector<SequenceId> PlannedSteps::drop() {
 }
 
 int PlannedSteps::check(const Sequence& sequence) const {
+  // Were there a span of it, those of all would be more than the others count.
+  if (sequence.num_in_flight == 0 && sequence.num_pending == 0) return 0;
   int num_in_flight = 0;
   int num_tokens = 0;
   int num_pending = 0;
@@ -106,13 +108,16 @@ int PlannedSteps::check(const Sequence& sequence) const {
   return num_tokens;
 }
 
-void PlannedSteps::check(int max_tokens, int max_sequences) const {
+int PlannedSteps::check(int max_tokens, int max_sequences) const {
+  int num_spans = 0;
   for (const Step& step : in_flight_) {
+    num_spans += static_cast<int>(step.spans.size());
     int num_tokens = 0;
     for (const Span& span : step.spans) num_tokens += span.num_tokens;
     QUIRE_CHECK(num_tokens > 0 && num_tokens <= max_tokens, "10: step of {} tokens", num_tokens);
     QUIRE_CHECK(std::ssize(step.spans) <= max_sequences, "10: step of {} sequences", step.spans.size());
   }
+  return num_spans;
 }
 
 }  // namespace quire

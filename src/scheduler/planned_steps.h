@@ -44,8 +44,8 @@ class PlannedSteps {
 
   // Tokens of a sequence in flight. Throws InternalError where its counters do not say what the steps do.
   int check(const Sequence& sequence) const;
-  // Throws InternalError if a step in flight has more of either.
-  void check(int max_tokens, int max_sequences) const;
+  // Spans in flight. Throws InternalError if a step has more of either.
+  int check(int max_tokens, int max_sequences) const;
 
  private:
   struct Step {

@@ -184,8 +184,13 @@ void Scheduler::book(const PlannedSteps::Span& span, SequenceResult& result,
     end(sequence);
   else if (sequence.yielding)
     preempt_last(yields_for_);
-} catch (const std::exception& e) {  // no memory, say: the sequence ends alone
-  Sequence& sequence = *span.sequence;
+} catch (const std::exception& e) {
+  end_by_error(*span.sequence, e, updates);
+}
+
+// No memory, say: the sequence ends alone.
+void Scheduler::end_by_error(Sequence& sequence, const std::exception& e,
+                             std::vector<SequenceUpdate>& updates) {
   if (sequence.state != SequenceState::kRetiring) {
     if (updates.empty() || updates.back().id != sequence.id) updates.push_back(update_of(sequence));
     updates.back().finish = FinishReason::kError;
@@ -214,15 +219,19 @@ std::optional<ConstrainedOutput> Scheduler::constrained(SequenceId id) {
 
 std::vector<SequenceUpdate> Scheduler::foresee(SequenceId id, std::span<const TokenId> tokens) {
   Sequence& sequence = sequences_.at(id);
-  steps_.foresee(sequence);
   std::vector<SequenceUpdate> updates;
   updates.reserve(tokens.size());
-  for (const TokenId token : tokens) {
-    updates.push_back(update_of(sequence));
-    append(sequence, token, updates.back());
-    if (updates.back().finish == FinishReason::kNone) continue;
-    end(sequence);
-    break;
+  steps_.foresee(sequence);
+  try {
+    for (const TokenId token : tokens) {
+      updates.push_back(update_of(sequence));
+      append(sequence, token, updates.back());
+      if (updates.back().finish == FinishReason::kNone) continue;
+      end(sequence);
+      break;
+    }
+  } catch (const std::exception& e) {
+    end_by_error(sequence, e, updates);
   }
   tell([&](SchedulerObserver& observer) { observer.foreseen(id, updates); });
   return updates;
@@ -308,12 +317,13 @@ void Scheduler::check() const {
   cache_.check(blocks);
   for (const auto& [id, sequence] : sequences_) check_writes(sequence);
   check_order();
-  steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
+  int num_spans = steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
   std::vector<bool> taken(config_.max_num_seqs);
   std::size_t num_retiring = 0;
   std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {
     check_sequence(sequence);
+    num_spans -= sequence.num_in_flight;
     num_parked += sequence.state == SequenceState::kWaiting && sequence.held ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
     if (sequence.seat < 0) continue;  // it holds nothing
@@ -321,6 +331,7 @@ void Scheduler::check() const {
     QUIRE_CHECK(!taken.at(seat), "10: seat {} is taken twice", seat);
     taken.at(seat) = true;
   }
+  QUIRE_CHECK(num_spans == 0, "14: {} spans in flight are nobody's", num_spans);
   QUIRE_CHECK(running_.size() + queue_.size() + num_retiring + num_parked == sequences_.size(), "9");
   QUIRE_CHECK(running_.size() + num_retiring + free_seats_.size() == taken.size(), "10: seats are lost");
 }

@@ -243,6 +243,7 @@ class Scheduler {
   void book(const PlannedSteps::Span& span, SequenceResult& result, std::vector<SequenceUpdate>& updates);
   void append(Sequence& sequence, TokenId token, SequenceUpdate& update);
   void end(Sequence& sequence);
+  void end_by_error(Sequence& sequence, const std::exception& e, std::vector<SequenceUpdate>& updates);
   void give_back(Sequence& sequence);
   void forget(Sequence& sequence);
 

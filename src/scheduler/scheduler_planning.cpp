@@ -185,7 +185,11 @@ bool Scheduler::preempt_last(Why why) {
 bool Scheduler::waiting_is_next(std::size_t place) {
   if (queue_.empty() || queue_.is_blocked()) return false;
   if (!running_.empty() && running_.back()->yielding) return waits_for(Why::kDraining);
-  return place == running_.size() || queue_.first().precedence() < running_[place]->precedence();
+  const auto precedence = queue_.first().precedence();
+  // Before those that have had their turn in this step it would push one of them to `place`: the next step
+  // takes it.
+  if (place > 0 && precedence < running_[place - 1]->precedence()) return false;
+  return place == running_.size() || precedence < running_[place]->precedence();
 }
 
 // Makes the first waiting sequence running_[place], if blocks are free for all its tokens and for what those
@@ -222,11 +226,14 @@ bool Scheduler::admit_next(std::size_t place) {
 
 // Blocks that only running_[place] and those behind it hold.
 int Scheduler::num_held_from(std::size_t place) const {
-  std::unordered_map<BlockId, int> holders;
+  std::unordered_map<BlockId, int> holders;  // of blocks that are shared
   int count = 0;
   for (std::size_t i = place; i < running_.size(); ++i) {
-    for (const BlockId block : running_[i]->blocks.table.held())
-      count += ++holders[block] == cache_.pool().ref_count(block) ? 1 : 0;
+    for (const BlockId block : running_[i]->blocks.table.blocks()) {
+      if (block == kNoBlock) continue;
+      const int references = cache_.pool().ref_count(block);
+      count += references == 1 || ++holders[block] == references ? 1 : 0;
+    }
   }
   return count;
 }

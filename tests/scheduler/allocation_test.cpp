@@ -1,6 +1,10 @@
 // Memory runs out somewhere in a scheduler: no block and no sequence is lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 #include "allocations.h"
 #include "scheduler/driver.h"
 
@@ -106,14 +110,39 @@ TEST(SchedulerAllocationTest, AFailedOneLosesNoBlockAndNoSequence) {
       }
     }
   };
-  for (const int depth : {1, 2}) {
-    for (const int num_blocks : {11, 32}) {  // few: sequences are preempted, and blocks saved
-      config.num_blocks = num_blocks;
-      run_all(depth);
+  for (const std::vector<int>& windows : {std::vector{0}, std::vector{0, 24}}) {
+    config.layout.windows = windows;
+    for (const int depth : {1, 2}) {
+      for (const int num_rows : {11, 32}) {  // few: sequences are preempted, and blocks saved
+        config.num_blocks = num_rows * static_cast<int>(windows.size());
+        run_all(depth);
+      }
     }
   }
   EXPECT_GT(num_failed, 100);
   EXPECT_GT(num_saved, 100U);
+}
+
+TEST(SchedulerAllocationTest, AFailedOneTellsOfEachForeseenTokenOrEndsItsSequence) {
+  if (!kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  int num_ended = 0;
+  bool failed = true;
+  for (int nth = 1; failed; ++nth) {
+    SCOPED_TRACE(nth);
+    Engine engine(small_config());
+    const SequenceId id = engine.add(20, 30);
+    engine.submit();
+    const std::vector<TokenId> tokens = engine.reference(id, 30);
+    std::vector<SequenceUpdate> updates;
+    failed = fails_at(nth, [&] { updates = engine.scheduler.foresee(id, std::span(tokens).first(20)); });
+    for (SequenceUpdate& update : updates) engine.book(std::move(update));
+    if (engine.outcomes[id].finish == FinishReason::kError) ++num_ended;
+    engine.run();
+    const std::vector<TokenId>& got = engine.outcomes[id].tokens;
+    EXPECT_TRUE(std::ranges::equal(got, std::span(tokens).first(got.size())));
+    EXPECT_EQ(engine.outcomes[id].finish == FinishReason::kLength, got.size() == tokens.size());
+  }
+  EXPECT_GT(num_ended, 0);
 }
 
 TEST(SchedulerObserverTest, OneThatThrowsIsToldOfNothingMoreAndChangesNothing) {

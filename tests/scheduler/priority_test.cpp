@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -111,6 +112,27 @@ TEST(SchedulerPriorityTest, APromptOfLowerNumberComesBeforeAChunkOfAHigherOne) {
   const SequenceId high = add(engine, 0, 8, 3);
   EXPECT_THAT(step(engine), ElementsAre(high));
   EXPECT_THAT(step(engine), ElementsAre(high, low));
+}
+
+TEST(SchedulerPriorityTest, OneThatFindsRoomWhileAStepIsPlannedGivesNobodyASecondTurn) {
+  SchedulerConfig config = priorities(4);
+  config.num_blocks = 22;  // of 8 tokens
+  config.max_num_batched_tokens = 32;
+  Engine engine(config);
+  add(engine, 5, 8, 60);
+  add(engine, 9, 40, 59);
+  for (int i = 0; i < 3; ++i) step(engine);
+  add(engine, 0, 80, 40);
+  // It begins as the one before. Once that has computed what both have, it fits when the last makes way.
+  const SequenceId late = add(engine, 1, 104, 40);
+  while (engine.scheduler.has_unfinished()) {
+    std::vector<SequenceId> ids = step(engine);
+    std::ranges::sort(ids);
+    ASSERT_EQ(std::ranges::adjacent_find(ids), ids.end());
+  }
+  EXPECT_GT(engine.outcomes[late].num_cached_tokens, 0);
+  for (const auto& [id, outcome] : engine.outcomes)
+    EXPECT_EQ(outcome.tokens, engine.reference(id, static_cast<int>(outcome.tokens.size())));
 }
 
 TEST(SchedulerDeadlineTest, EndsASequenceInEveryState) {

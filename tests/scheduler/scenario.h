@@ -84,7 +84,8 @@ struct Scenario {
         config.layout.block_size, config.num_blocks, config.num_host_blocks,
         config.policy == SchedulingPolicy::kPriority, config.enable_prefix_caching, config.hash_bits, depth,
         config.num_state_slots, config.num_host_state_slots, config.layout.state_interval);
-    static constexpr const char* kNames[] = {"add", "abort", "schedule", "apply", "poison", "fail_in_flight"};
+    static constexpr const char* kNames[] = {"add",    "abort",   "schedule",      "apply",
+                                             "poison", "foresee", "fail_in_flight"};
     for (const Operation& operation : operations)
       text +=
           format_text("{}({}, {}, {})\n", kNames[operation.kind()], operation.a, operation.b, operation.c);
