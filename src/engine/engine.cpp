@@ -65,8 +65,12 @@ Engine::Engine(const EngineConfig& config, ModelFiles model, EngineHooks hooks)
   scheduling.observers = {recorder_.get()};
   scheduler_ = std::make_unique<Scheduler>(scheduling);
   outputs_ = std::make_unique<OutputProcessor>(
-      has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault,
-      [this](SequenceId id) { mailbox_.post([this, id] { scheduler_->abort(id); }); });
+      has_tokenizer() ? &*setup_.model.tokenizer : nullptr, fault, [this](SequenceId id) {
+        mailbox_.post([this, id] {
+          if (!end_held(id, FinishReason::kAbort) && !beams_->end(id, FinishReason::kAbort, {}))
+            scheduler_->abort(id);
+        });
+      });
   beams_ = make_search_rounds(*scheduler_, *outputs_, fault);
   compiler_ = make_grammar_compiler(
       sampling_context(), [this] { mailbox_.wake(); }, fault);

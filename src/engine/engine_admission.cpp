@@ -53,10 +53,11 @@ std::vector<RequestId> Engine::submit(std::span<EngineRequest> requests) {
       made->prompt = std::move(requests[i].prompt);
       additions.push_back({made->id, std::move(requests[i]), {made, &made->prompt}});
     }
-    outputs_->add(std::move(additions));
-    return [this, arrivals = std::move(arrivals)] {
+    Mailbox::Task task = [this, arrivals = std::move(arrivals)] {
       for (const Arrival& arrival : arrivals) begin(arrival);
     };
+    outputs_->add(std::move(additions));
+    return task;
   });
   if (watch_->is_stuck()) outputs_->fail_all("the engine is stuck");  // nobody will begin them
   return ids;

@@ -37,12 +37,19 @@ class Mailbox {
     change_and_wake(mutex_, wake_, [&] { tasks_.push_back(std::move(task)); });
   }
   // A task that brings requests. QueueFullError where they have no room beside what waits; however much it
-  // is, an empty queue takes it. `make` gives the task where there is room, before anybody can take it.
+  // is, an empty queue takes it. `make` gives the task where there is room, before anybody can take it;
+  // nothing fails behind it.
   template <typename Make>
   void post(Load requests, const Make& make) {
     change_and_wake(mutex_, wake_, [&] {
       check_room(requests);
-      tasks_.push_back(make());
+      Task& task = tasks_.emplace_back();
+      try {
+        task = make();
+      } catch (...) {
+        tasks_.pop_back();
+        throw;
+      }
       waiting_ = waiting_ + requests;
       posted_ = posted_ + requests;
     });

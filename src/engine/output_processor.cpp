@@ -77,16 +77,24 @@ template <typename Each>
 void OutputProcessor::queue(std::span<Each> items, TimePoint at) {
   change_and_wake(mutex_, wake_, [&] {
     try {
-      const std::size_t size = queue_.size() + items.size();
-      if (size > queue_.capacity()) queue_.reserve(std::max(size, 2 * queue_.capacity()));
-      for (Each& item : items) queue_.push_back({at, std::move(item)});
+      push_all(items, at);
     } catch (const std::bad_alloc&) {
       is_lost_ = true;
     }
   });
 }
 
-void OutputProcessor::add(std::vector<Addition> additions) { queue(std::span(additions), Clock::now()); }
+// Into the queue, whose lock is held: all of them, or none where there is no memory.
+template <typename Each>
+void OutputProcessor::push_all(std::span<Each> items, TimePoint at) {
+  const std::size_t size = queue_.size() + items.size();
+  if (size > queue_.capacity()) queue_.reserve(std::max(size, 2 * queue_.capacity()));
+  for (Each& item : items) queue_.push_back({at, std::move(item)});
+}
+
+void OutputProcessor::add(std::vector<Addition> additions) {
+  change_and_wake(mutex_, wake_, [&] { push_all(std::span(additions), Clock::now()); });
+}
 
 void OutputProcessor::start(const std::vector<SequenceId>& sequences, TimePoint at) {
   std::vector<Item> starts;
@@ -162,13 +170,19 @@ void OutputProcessor::give_up(Event& event, SequenceId id, const std::string& wh
   if (found == states_.end()) return;
   State& state = found->second;
   stop_unfinished(state);
-  for (CompletionOutput& output : state.output.outputs) {
+  auto last = static_cast<std::size_t>(id - state.id);  // whose end has not been told
+  for (std::size_t i = 0; i < state.output.outputs.size(); ++i) {
+    CompletionOutput& output = state.output.outputs[i];
     if (output.finished()) continue;
     output.finish_reason = FinishReason::kError;
     output.error = why;
     output.times.finished = Clock::now();
+    last = i;
   }
-  deliver(state, 0, true, {});
+  if (state.request.params.best_of || state.request.params.beam_width)
+    deliver_all(state);
+  else
+    deliver(state, last, true, {});
   states_.erase(found);
 }
 

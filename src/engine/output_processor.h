@@ -51,6 +51,7 @@ class OutputProcessor {
     EngineRequest request;                               // without its prompt
     std::shared_ptr<const std::vector<TokenId>> prompt;  // the scheduler's
   };
+  // bad_alloc: none is.
   void add(std::vector<Addition> additions);
   // Steps of these sequences were planned `at` then that are their first ones, or the first ones after a
   // preemption.
@@ -102,6 +103,8 @@ class OutputProcessor {
   void run();
   template <typename Each>  // Item, or an alternative of it
   void queue(std::span<Each> items, TimePoint at);
+  template <typename Each>
+  void push_all(std::span<Each> items, TimePoint at);
   void queue_now(Item item);
   void take(Event& event);
   void add(Addition& addition, TimePoint at);

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "allocations.h"
@@ -114,6 +116,60 @@ INSTANTIATE_TEST_SUITE_P(
                                      }),
                                      "toy"}),
     [](const auto& test) { return std::string(test.param.name); });
+
+TEST(SearchAllocationTest, OneWhoseAnswerFindsNoMemoryIsComputedNoMore) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  if (!QUIRE_HAS_BEAMS) GTEST_SKIP() << "needs QUIRE_BEAMS=ON";
+  Engine engine(testing::golden_config("qwen3"));
+  const auto is_idle = [&] {
+    const SchedulerStats stats = engine.stats().scheduler;
+    return stats.num_free_blocks == stats.num_blocks && stats.num_running == 0;
+  };
+  bool failed = true;
+  for (int nth = 1; failed && !::testing::Test::HasFailure(); ++nth) {
+    SCOPED_TRACE(nth);
+    std::promise<void> are_there;
+    std::promise<bool> ended;
+    std::vector<EngineRequest> requests(2, request_of(testing::golden_ids("qwen3", "prompt.0")));
+    requests[0].params.max_tokens = 1;
+    requests[0].on_update = [nth, are_there = are_there.get_future().share()](const RequestUpdate&) {
+      are_there.wait();
+      fail_allocation(nth);  // of the thread of outputs, which begins with the search next
+    };
+    requests[1].params.beam_width = 4;  // of which one is given
+    requests[1].params.max_tokens = 40;
+    requests[1].on_update = [&ended](const RequestUpdate& update) {
+      if (update.finished) ended.set_value(has_allocation_failed());
+    };
+    engine.submit({requests.data(), 1});
+    engine.submit({requests.data() + 1, 1});
+    are_there.set_value();
+    failed = ended.get_future().get();
+    const auto end = std::chrono::steady_clock::now() + 10s;
+    while (!is_idle() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(is_idle());
+  }
+}
+
+TEST(SubmitAllocationTest, WhoCouldNotSubmitARequestIsToldNothingOfIt) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  bool failed = true;
+  for (int nth = 1; failed; ++nth) {
+    SCOPED_TRACE(nth);
+    std::atomic<int> num_updates = 0;
+    bool is_submitted = false;
+    std::vector<EngineRequest> requests(2, request_of({5, 6, 7}));
+    for (EngineRequest& request : requests) request.on_update = [&](const RequestUpdate&) { ++num_updates; };
+    {
+      Engine engine(testing::golden_config("qwen3"));
+      failed = testing::fails_at(nth, [&] {
+        engine.submit(requests);
+        is_submitted = true;
+      });
+    }
+    EXPECT_EQ(num_updates > 0, is_submitted);
+  }
+}
 
 // An output processor whose thread, or the one that calls it, finds no memory.
 class OutputAllocationTest : public ::testing::Test {
