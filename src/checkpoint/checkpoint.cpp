@@ -169,4 +169,15 @@ std::uint64_t Checkpoint::bytes() const {
   return total;
 }
 
+std::optional<DType> Checkpoint::dtype() const {
+  std::map<DType, std::uint64_t> bytes;
+  for (const auto& [name, file] : files_) {
+    const SafetensorsEntry& entry = file->tensor(name);
+    if (std::ranges::find(kFloatTypes, entry.dtype_name) != std::end(kFloatTypes))
+      bytes[entry.dtype.value()] += entry.bytes;
+  }
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& type) { return type.second; });
+  return most == bytes.end() ? std::nullopt : std::optional(most->first);
+}
+
 }  // namespace quire

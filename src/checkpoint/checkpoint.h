@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -46,6 +47,7 @@ class Checkpoint final : public WeightSource {
 
   std::vector<std::string> unclaimed() const override;  // names as in the file
   std::uint64_t bytes() const;                          // of all tensors, as stored
+  std::optional<DType> dtype() const;                   // the float type of most bytes; empty: there is none
 
  private:
   using FilePtr = std::shared_ptr<const SafetensorsFile>;

@@ -41,6 +41,7 @@ void read_longrope(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) 
 
 void read_yarn(const ConfigObject& rope, ModelConfig::RotaryConfig& rotary) {
   rotary.attention_factor = rope.find_double("attention_factor", kPositive);
+  rotary.attn_factor = rope.find_double("attn_factor", kPositive).value_or(rotary.attn_factor);
   rotary.beta_fast = find_nonzero(rope, "beta_fast").value_or(rotary.beta_fast);
   rotary.beta_slow = find_nonzero(rope, "beta_slow").value_or(rotary.beta_slow);
   if (rotary.beta_fast < rotary.beta_slow) rope.fail_at("beta_fast", "must not be less than beta_slow");
@@ -140,12 +141,17 @@ std::optional<DType> ModelConfig::dtype() const {
   const ConfigKey key = {"dtype", "torch_dtype"};
   const ConfigObject& where = file_.contains(key) ? file_ : *this;
   const std::optional<std::string> name = where.find_string(key);
-  if (!name) return {};
+  if (!name) return supposed_dtype_;
   if (*name == "float32" || *name == "float") return DType::kF32;
   if (*name == "bfloat16") return DType::kBF16;
   if (*name == "float16" || *name == "half") return DType::kF16;
   where.fail_at(where.contains("dtype") ? "dtype" : "torch_dtype",
                 format_text("must be float32, bfloat16 or float16, not {}", in_quotes(*name)));
+}
+
+bool ModelConfig::ties_word_embeddings(bool fallback) const {
+  const ConfigKey key = "tie_word_embeddings";
+  return find_bool(key).value_or(file_.get_bool(key, fallback));
 }
 
 std::optional<ConfigObject> ModelConfig::quantization_config() const {

@@ -39,7 +39,8 @@ class ModelConfig : public ConfigObject {
     double query_scaling_beta = 0;             // of queries by position (Llama 4, Ministral 3)
     // yarn and longrope: multiplies cos and sin. Empty: derived from factor (and mscale).
     std::optional<double> attention_factor = {};
-    double beta_fast = 32;  // yarn from here on
+    double attn_factor = 1;  // yarn: multiplies what is derived (vLLM; transformers passes it over)
+    double beta_fast = 32;   // yarn from here on
     double beta_slow = 1;
     std::optional<double> mscale = {};
     std::optional<double> mscale_all_dim = {};
@@ -62,8 +63,11 @@ class ModelConfig : public ConfigObject {
   RotaryConfig rotary(double default_theta, const char* layer_type = nullptr,
                       double default_partial_factor = 1) const;
   bool has_rotary_of(const char* layer_type) const;  // parameters that are given for it alone
-  // Of the weights, as the file promises; empty when it does not say.
+  // Of the weights, as the file promises, or else as was supposed; empty where neither says.
   std::optional<DType> dtype() const;
+  void suppose_dtype(std::optional<DType> dtype) { supposed_dtype_ = dtype; }
+  // As the text part says, or else the whole.
+  bool ties_word_embeddings(bool fallback) const;
   // How the weights are quantised; empty: the file does not say that they are.
   std::optional<ConfigObject> quantization_config() const;
   std::vector<std::int32_t> eos_token_ids() const;
@@ -73,6 +77,7 @@ class ModelConfig : public ConfigObject {
   void read_extension(const ConfigObject& rope, RotaryConfig& rotary) const;
 
   ConfigObject file_;  // the whole
+  std::optional<DType> supposed_dtype_;
   std::vector<std::string> architectures_;
 };
 

@@ -38,7 +38,7 @@ struct TokenizerOptions {
       if (!model.tokenizer) fail("{}: it has no tokenizer", gguf.string());
       return std::move(*model.tokenizer);
     }
-    return Tokenizer::from_file(std::filesystem::is_directory(found) ? found + "/tokenizer.json" : found);
+    return std::filesystem::is_directory(found) ? Tokenizer::from_folder(found) : Tokenizer::from_file(found);
   }
 };
 

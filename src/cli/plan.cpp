@@ -97,7 +97,7 @@ struct Plan : EngineOptions {
       return show(plan_capacity(config, files.config, memory, files.open_formats().get()));
     }
     const std::filesystem::path directory = find_model_directory(config.model);
-    const ModelConfig model = ModelConfig::from_file(directory / "config.json");
+    const ModelConfig model = read_config(directory);
     return show(plan_capacity(config, model, memory, open_formats(directory, model).get()));
   }
 

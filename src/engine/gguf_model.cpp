@@ -41,6 +41,8 @@ GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   vocabulary.add_bos = keys.find_bool("tokenizer.ggml.add_bos_token");
   vocabulary.add_eos = keys.find_bool("tokenizer.ggml.add_eos_token");
   vocabulary.add_space_prefix = keys.find_bool("tokenizer.ggml.add_space_prefix");
+  vocabulary.strips_behind =
+      vocabulary.model == "llama" && keys.find_string("general.architecture") == "phi3";
   return vocabulary;
 }
 

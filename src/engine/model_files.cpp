@@ -21,6 +21,12 @@ std::filesystem::path bundled_model_directory() {
   return directory;
 }
 
+bool has_weights(const std::filesystem::path& directory) {
+  std::error_code ec;
+  return std::filesystem::exists(directory / "model.safetensors", ec) ||
+         std::filesystem::exists(directory / "model.safetensors.index.json", ec);
+}
+
 }  // namespace
 
 std::filesystem::path find_model_directory(const std::string& model) {
@@ -31,13 +37,21 @@ std::filesystem::path find_model_directory(const std::string& model) {
   return model;
 }
 
+ModelConfig read_config(const std::filesystem::path& directory) {
+  ModelConfig config = ModelConfig::from_file(directory / "config.json");
+  if (config.dtype() || !has_weights(directory)) return config;
+  try {
+    config.suppose_dtype(Checkpoint(directory).dtype());
+  } catch (const Error&) {  // whoever reads the weights says it
+  }
+  return config;
+}
+
 std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory,
                                            const ModelConfig& config) {
   QuantizationMethod quantization = find_quantization(config, directory);
   if (!quantization) return nullptr;
-  std::error_code ec;
-  if (!std::filesystem::exists(directory / "model.safetensors", ec) &&
-      !std::filesystem::exists(directory / "model.safetensors.index.json", ec))
+  if (!has_weights(directory))
     fail("{}: the sizes of quantised weights are in their files' headers, and there is no model.safetensors",
          directory.string());
   return std::make_unique<QuantizedWeights>(directory, std::move(quantization));
@@ -46,11 +60,9 @@ std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& director
 ModelFiles open_model(const std::string& model) {
   if (const auto gguf = find_gguf(model); !gguf.empty()) return open_gguf(gguf);
   const std::filesystem::path directory = find_model_directory(model);
-  ModelFiles files{directory, ModelConfig::from_file(directory / "config.json"),
-                   read_generation_config(directory)};
-  std::error_code ec;
-  if (const auto path = directory / "tokenizer.json"; std::filesystem::exists(path, ec))
-    files.tokenizer.emplace(Tokenizer::from_file(path));
+  ModelFiles files{directory, read_config(directory), read_generation_config(directory)};
+  if (std::error_code ec; std::filesystem::exists(directory / "tokenizer.json", ec))
+    files.tokenizer.emplace(Tokenizer::from_folder(directory));
   const QuantizationMethod quantization = find_quantization(files.config, directory);
   files.is_quantized = quantization != nullptr;
   files.open_weights = [directory, quantization]() -> std::unique_ptr<WeightSource> {

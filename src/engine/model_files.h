@@ -44,6 +44,8 @@ struct EngineSetup {
 // A Hugging Face checkpoint directory as EngineConfig::model names it; empty: the bundled model. Error when
 // there is no such directory.
 std::filesystem::path find_model_directory(const std::string& model);
+// Its config.json, with the type of its weights where that does not say it.
+ModelConfig read_config(const std::filesystem::path& directory);
 // Of a checkpoint directory, as ModelFiles'.
 std::unique_ptr<WeightSource> open_formats(const std::filesystem::path& directory, const ModelConfig& config);
 // Opens all files of a checkpoint directory, or a GGUF file; weights are read later.

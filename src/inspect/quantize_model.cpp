@@ -132,6 +132,8 @@ void copy_others(const fs::path& from, const fs::path& to) {
         std::ranges::find(kEndings, entry.path().extension().string()) != kEndings.end())
       fs::copy_file(entry.path(), to / name);
   }
+  constexpr std::string_view kTemplates = "additional_chat_templates";
+  if (fs::is_directory(from / kTemplates)) fs::copy(from / kTemplates, to / kTemplates);
 }
 
 void write_all(const QuantizeOptions& options, const Contents& contents, const fs::path& from,

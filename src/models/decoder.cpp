@@ -75,11 +75,13 @@ Norm make_final_norm(const LoadContext& context, const DecoderConfig& config) {
 
 IgnorableTensors ignorable(const FileLayout& layout) {
   IgnorableTensors tensors = {.endings = layout.unneeded, .beginnings = layout.left_out};
+  tensors.endings.emplace_back(".rotary_emb.inv_freq");  // of older files, whatever the family
   if (layout.text_part)
     tensors.beginnings.insert(
         tensors.beginnings.end(),
         {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
-         "visual.", "model.visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."});
+         "visual.", "model.visual.", "model.audio_tower.", "model.vision_embedder.", "model.embed_vision.",
+         "model.embed_audio."});
   return tensors;
 }
 
@@ -204,7 +206,7 @@ DecoderConfig read_llama_like(const ModelConfig& config, const DecoderDefaults& 
   decoder.hidden_size = config.get_int("hidden_size", defaults.hidden_size, kWidth);
   decoder.mlp.intermediate_size = config.get_int("intermediate_size", defaults.intermediate_size, kWidth);
   decoder.num_layers = config.get_int("num_hidden_layers", defaults.num_layers, kLayerCount);
-  decoder.tie_word_embeddings = config.get_bool("tie_word_embeddings", defaults.tie_word_embeddings);
+  decoder.tie_word_embeddings = config.ties_word_embeddings(defaults.tie_word_embeddings);
   decoder.norm.eps = config.get_float(defaults.norm_eps_key, defaults.norm_eps, kPositive);
 
   LayerAttention& attention = decoder.attention;

@@ -315,8 +315,9 @@ const FileLayout kGemma4Layout = {
     .text_part = true,
     .unneeded = {".self_attn.k_proj.weight", ".self_attn.v_proj.weight", ".self_attn.k_norm.weight",
                  ".self_attn.v_norm.weight", ".attn_k.weight", ".attn_v.weight", ".attn_k_norm.weight"}};
-const DecoderRegistration gemma4({"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"}, read_gemma4,
-                                 kGemma4Layout, make_gemma4);
+const DecoderRegistration gemma4({"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
+                                  "Gemma4UnifiedForConditionalGeneration"},
+                                 read_gemma4, kGemma4Layout, make_gemma4);
 
 }  // namespace
 }  // namespace quire

@@ -27,9 +27,7 @@ DecoderConfig read_glm4(const ModelConfig& config) {
 }
 
 const DecoderRegistration glm({"GlmForCausalLM"}, read_glm,
-                              {.gate_up = "gate_up_proj",
-                               .neighbour_rotary = true,
-                               .unneeded = {".rotary_emb.inv_freq"}});
+                              {.gate_up = "gate_up_proj", .neighbour_rotary = true});
 const DecoderRegistration glm4({"Glm4ForCausalLM"}, read_glm4,
                                {.renames = {{"post_attention_layernorm", "post_self_attn_layernorm"},
                                             {"pre_feedforward_layernorm", "post_attention_layernorm"},

@@ -16,8 +16,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration({"GraniteForCausalLM"}, read_config,
-                                       {.unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration registration({"GraniteForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

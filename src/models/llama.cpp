@@ -13,8 +13,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration({"LlamaForCausalLM"}, read_config,
-                                       {.unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration registration({"LlamaForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

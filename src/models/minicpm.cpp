@@ -26,8 +26,7 @@ DecoderConfig read_config(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration registration({"MiniCPMForCausalLM"}, read_config,
-                                       {.unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration registration({"MiniCPMForCausalLM"}, read_config);
 
 }  // namespace
 }  // namespace quire

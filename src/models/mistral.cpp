@@ -34,8 +34,7 @@ DecoderConfig read_text_part(const ModelConfig& config) {
                                                                     : read_mistral(config);
 }
 
-const DecoderRegistration mistral({"MistralForCausalLM"}, read_mistral,
-                                  {.unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration mistral({"MistralForCausalLM"}, read_mistral);
 const DecoderRegistration ministral3({"Ministral3ForCausalLM"}, read_ministral3);
 const DecoderRegistration multimodal({"Mistral3ForConditionalGeneration"}, read_text_part,
                                      {.text_part = true});

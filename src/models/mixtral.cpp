@@ -21,8 +21,7 @@ DecoderConfig read_config(const ModelConfig& config) {
 
 const DecoderRegistration registration(
     {"MixtralForCausalLM"}, read_config,
-    {.renames = {{"mlp", "block_sparse_moe"}, {"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}},
-     .unneeded = {".rotary_emb.inv_freq"}});
+    {.renames = {{"mlp", "block_sparse_moe"}, {"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}}});
 
 }  // namespace
 }  // namespace quire

@@ -17,9 +17,7 @@ DecoderConfig read_config(const ModelConfig& config) {
 }
 
 const DecoderRegistration registration({"Phi3ForCausalLM"}, read_config,
-                                       {.qkv = "qkv_proj",
-                                        .gate_up = "gate_up_proj",
-                                        .unneeded = {".rotary_emb.inv_freq"}});
+                                       {.qkv = "qkv_proj", .gate_up = "gate_up_proj"});
 
 }  // namespace
 }  // namespace quire

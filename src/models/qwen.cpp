@@ -57,7 +57,7 @@ DecoderConfig read_qwen3_moe(const ModelConfig& config) {
   return decoder;
 }
 
-const DecoderRegistration qwen2({"Qwen2ForCausalLM"}, read_qwen2, {.unneeded = {".rotary_emb.inv_freq"}});
+const DecoderRegistration qwen2({"Qwen2ForCausalLM"}, read_qwen2);
 const DecoderRegistration qwen2_vl({"Qwen2_5_VLForConditionalGeneration"}, read_qwen2, {.text_part = true});
 const DecoderRegistration qwen3({"Qwen3ForCausalLM"}, read_dense_qwen3);
 const DecoderRegistration qwen3_vl({"Qwen3VLForConditionalGeneration"}, read_dense_qwen3,

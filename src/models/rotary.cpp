@@ -48,7 +48,8 @@ void stretch_yarn(const ModelConfig::RotaryConfig& rotary, int dim, RotaryFreque
   const double derived = rotary.mscale && rotary.mscale_all_dim
                              ? magnitude(*rotary.mscale) / magnitude(*rotary.mscale_all_dim)
                              : magnitude(1.0);
-  result.attention_scaling = static_cast<float>(rotary.attention_factor.value_or(derived));
+  result.attention_scaling =
+      static_cast<float>(rotary.attention_factor.value_or(derived * rotary.attn_factor));
 }
 
 // Llama 3: waves longer than the original context are stretched by the factor, short ones stay, a ramp lies

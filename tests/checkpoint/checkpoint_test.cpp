@@ -93,6 +93,19 @@ TEST_F(CheckpointTest, RefusesAbsentTensorsAndWrongShapesAndTypes) {
   EXPECT_EQ(checkpoint.unclaimed().size(), 3U);
 }
 
+TEST_F(CheckpointTest, ItsTypeIsThatOfMostBytes) {
+  const auto type_of = [&](std::string_view header, std::size_t bytes) {
+    dir_.write("model.safetensors", safetensors_bytes(header, std::string(bytes, 'x')));
+    return Checkpoint(dir_.path()).dtype();
+  };
+  EXPECT_EQ(type_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},
+                        "b":{"dtype":"BF16","shape":[8],"data_offsets":[12,28]},
+                        "c":{"dtype":"U8","shape":[99],"data_offsets":[28,127]}})",
+                    127),
+            DType::kBF16);
+  EXPECT_EQ(type_of(R"({"c":{"dtype":"U8","shape":[9],"data_offsets":[0,9]}})", 9), std::nullopt);
+}
+
 TEST_F(CheckpointTest, FindsTensorsWithAndWithoutAnOuterPrefix) {
   dir_.write("model.safetensors", file_with({"layers.0.w", "model.norm", "h.0", "both", "model.both"}));
   Checkpoint checkpoint(dir_.path());

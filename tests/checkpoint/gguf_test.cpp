@@ -153,6 +153,29 @@ TEST_F(GgufTest, ExpertsAreRowsOfOneTensor) {
   expect_error([&] { expert("2"); }, {"blk.0.ffn_gate_exps.weight", "expert 2"});
 }
 
+TEST_F(GgufTest, AStretchedGemma3HasTheContextOfItsFile) {
+  GgufBuilder builder = sizes("gemma3");
+  builder.add("gemma3.attention.sliding_window", std::uint32_t{8});
+  builder.add("gemma3.rope.scaling.type", "linear").add("gemma3.rope.scaling.factor", 8.0F);
+  EXPECT_EQ(read_gguf_config(open(builder)).config.get_int("max_position_embeddings", 0), 64);
+}
+
+TEST_F(GgufTest, AWindowOf0IsNoneForPhi4) {
+  GgufBuilder builder = sizes("phi3");
+  builder.add("phi3.attention.sliding_window", std::uint32_t{0});
+  EXPECT_FALSE(read_gguf_config(open(builder)).config.contains("sliding_window"));
+}
+
+TEST_F(GgufTest, YarnHasTheRampOfTheFile) {
+  GgufBuilder builder = sizes("qwen2");
+  builder.add("qwen2.rope.scaling.type", "yarn").add("qwen2.rope.scaling.factor", 4.0F);
+  builder.add("qwen2.rope.scaling.original_context_length", std::uint32_t{16});
+  builder.add("qwen2.rope.scaling.yarn_beta_fast", 16.0F).add("qwen2.rope.scaling.yarn_beta_slow", 2.0F);
+  const auto rotary = read_gguf_config(open(builder)).config.rotary(1e4);
+  EXPECT_EQ(rotary.beta_fast, 16);
+  EXPECT_EQ(rotary.beta_slow, 2);
+}
+
 TEST_F(GgufTest, WhatAFamilyCannotDoIsRefusedByItsKey) {
   const auto expect_key = [&](GgufBuilder builder, std::initializer_list<std::string_view> parts) {
     const GgufModel model = open(builder);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/safetensors_builder.h"
 #include "expect_error.h"
 #include "temp_dir.h"
 
@@ -69,6 +70,17 @@ TEST(GivenDefaultsTest, ATemplateThatIsWrongIsAnErrorBeforeAnyModelIsThere) {
   EngineConfig config;
   config.chat_template = "{% for %}";
   expect_error([&] { given_defaults({}, config); }, {"chat_template", "line 1"});
+}
+
+TEST(ReadConfigTest, ATypeThatTheFileDoesNotSayIsThatOfTheWeights) {
+  const TempDir folder;
+  folder.write("config.json", R"({"architectures": ["X"]})");
+  EXPECT_EQ(read_config(folder.path()).dtype(), std::nullopt);
+  folder.write("model.safetensors",
+               safetensors_bytes(R"({"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})", "xxxx"));
+  EXPECT_EQ(read_config(folder.path()).dtype(), DType::kBF16);
+  folder.write("config.json", R"({"architectures": ["X"], "dtype": "float16"})");
+  EXPECT_EQ(read_config(folder.path()).dtype(), DType::kF16);
 }
 
 }  // namespace

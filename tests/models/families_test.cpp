@@ -263,10 +263,25 @@ TEST(FamiliesTest, TextPartsOfModelsOfSeveralKindsOfInputAreReadFromTheirTextCon
                               "vision_config": {"num_hidden_layers": 9})";
   for (const char* architecture :
        {"Mistral3ForConditionalGeneration", "Qwen3VLForConditionalGeneration",
-        "Qwen2_5_VLForConditionalGeneration", "Cohere2VisionForConditionalGeneration"}) {
+        "Qwen2_5_VLForConditionalGeneration", "Cohere2VisionForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration"}) {
     EXPECT_EQ(spec_of(architecture, text).num_layers, 7) << architecture;
     EXPECT_EQ(spec_of(architecture, text).vocab_size, 1000) << architecture;
   }
+}
+
+TEST(FamiliesTest, EmbeddingsAreTiedAsTheTextPartSaysOrElseTheWhole) {
+  const auto ties = [](const std::string& text, const std::string& whole) {
+    return ModelConfig::from_json(R"({"text_config": {"vocab_size": 8)" + text + "}" + whole + "}",
+                                  "config.json")
+        .ties_word_embeddings(false);
+  };
+  const std::string tied = R"(, "tie_word_embeddings": true)", apart = R"(, "tie_word_embeddings": false)";
+  EXPECT_FALSE(ties("", ""));
+  EXPECT_TRUE(ties("", tied));
+  EXPECT_TRUE(ties(tied, ""));
+  EXPECT_TRUE(ties(tied, apart));
+  EXPECT_FALSE(ties(apart, tied));
 }
 
 TEST(FamiliesTest, QwensLayerTypesCountBeforeMaxWindowLayers) {

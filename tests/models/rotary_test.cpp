@@ -84,6 +84,14 @@ TEST(RotaryFrequenciesTest, YarnWithMscaleAndWithoutTruncation) {
       1.0259286501478284);
 }
 
+// DeepSeek-R1-0528-Qwen3-8B has it so that 1 is left: vLLM multiplies by it, transformers does not.
+TEST(RotaryFrequenciesTest, YarnsDerivedScalingIsMultipliedByAttnFactor) {
+  const std::string yarn = R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+                               "attn_factor": 0.8782488562869419)";
+  EXPECT_FLOAT_EQ(frequencies_of(yarn + "}").attention_scaling, 1);
+  EXPECT_FLOAT_EQ(frequencies_of(yarn + R"(, "attention_factor": 1.5})").attention_scaling, 1.5F);
+}
+
 // Of 64 positions: waves shorter than 16 stay, those longer than 64 are divided by 8.
 TEST(RotaryFrequenciesTest, Llama3StretchesLongWaves) {
   const auto plain = frequencies_of(R"({"rope_type": "default"})", "500000.0").inverse_frequencies;

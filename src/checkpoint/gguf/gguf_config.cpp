@@ -191,6 +191,9 @@ class ConfigBuilder {
         fail_at("rope.scaling.yarn_log_multiplier", "is not supported");
       rope["original_max_position_embeddings"] =
           keys().require_int(key("rope.scaling.original_context_length"), kPositions);
+      for (const std::string name : {"beta_fast", "beta_slow"})
+        if (const auto beta = keys().find_double(key("rope.scaling.yarn_" + name), kPositive))
+          rope[name] = *beta;
     } else {  // transformers has the length before it is stretched
       const double length = integer("max_position_embeddings") / factor;
       set("max_position_embeddings", static_cast<int>(std::clamp(length, 1.0, double{kPositions.max})));
@@ -310,6 +313,7 @@ class ConfigBuilder {
     copy_double("attn_logit_softcapping", "attn_logit_softcapping", kPositive);
     copy_double("final_logit_softcapping", "final_logit_softcapping", kPositive);
     require_int("sliding_window", "attention.sliding_window", kPositions);
+    require_int("max_position_embeddings", "context_length", kPositions);  // with its scaling
     layout_.norm_offset = 1;
   }
 
@@ -345,7 +349,11 @@ class ConfigBuilder {
     read_experts("num_experts", "top_k_experts");
   }
 
-  void read_phi3() { copy_int("sliding_window", "attention.sliding_window", kPositions); }
+  // Phi-4 has a window of 0, which is none.
+  void read_phi3() {
+    if (find_int("attention.sliding_window", {.min = 0}) != 0)
+      copy_int("sliding_window", "attention.sliding_window", kPositions);
+  }
 
   void read_granite() {
     copy_double("embedding_multiplier", "embedding_scale");
