@@ -17,6 +17,14 @@ Value text_value(Runtime& runtime, const std::string& text, bool trusted) {
   return runtime.make(text, trusted);
 }
 
+// Some templates make a special token of a message's role, as in "<|" + role + "|>". So these are trusted.
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "observation"};
+
+bool is_role(const std::string& key, const OrderedJson& value) {
+  return key == "role" && value.is_string() &&
+         std::ranges::find(kRoles, value.get_ref<const std::string&>()) != std::end(kRoles);
+}
+
 Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth) {
   constexpr bool kTrusted = false;
   if (depth > Runtime::kMaxValueDepth)
@@ -37,7 +45,9 @@ Value context_value(Runtime& runtime, const OrderedJson& json, std::size_t depth
   jinja::Items items;
   for (const auto& [key, item] : json.items()) {
     const Value name = text_value(runtime, key, kTrusted);
-    items.emplace_back(name, context_value(runtime, item, depth + 1));
+    const bool trusted = depth == 2 && is_role(key, item);  // as in messages[0]
+    items.emplace_back(name, trusted ? text_value(runtime, item.get_ref<const std::string&>(), trusted)
+                                     : context_value(runtime, item, depth + 1));
   }
   return runtime.make(std::move(items));
 }
@@ -121,6 +131,19 @@ void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length) {
   }
 }
 
+bool cut_after(std::vector<TextPiece>& pieces, std::string_view text) {
+  const std::string all = join_pieces(pieces);
+  std::size_t end = all.size();
+  for (auto last = pieces.rbegin(); last != pieces.rend() && last->trusted; ++last) end -= last->text.size();
+  const std::string_view kept = text.substr(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
+  const std::string_view bare = kept.substr(0, kept.find_last_not_of(kWhiteSpace) + 1);
+  const std::size_t begin = std::string_view(all).substr(0, end).rfind(bare);
+  if (bare.empty() || begin == std::string_view::npos) return false;
+  const bool keeps_space = std::string_view(all).substr(begin).starts_with(kept);
+  cut_pieces(pieces, begin + (keeps_space ? kept : bare).size());
+  return true;
+}
+
 std::tm local_time() {
   const std::time_t time = std::time(nullptr);
   std::tm now{};
@@ -151,8 +174,14 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
     return CheckpointChatTemplate{ChatTemplate::compile(source, where), std::nullopt, tokens};
   };
   if (given != nullptr) return CheckpointChatTemplate{*given, std::nullopt, tokens};
-  if (std::filesystem::exists(jinja_path))
-    return compiled(read_text_file(jinja_path, kMaxSourceBytes), jinja_path.string());
+  if (std::filesystem::exists(jinja_path)) {
+    CheckpointChatTemplate result =
+        compiled(read_text_file(jinja_path, kMaxSourceBytes), jinja_path.string());
+    const std::filesystem::path tool_path = folder / "additional_chat_templates" / "tool_use.jinja";
+    if (std::filesystem::exists(tool_path))
+      result.tool_use = ChatTemplate::compile(read_text_file(tool_path, kMaxSourceBytes), tool_path.string());
+    return result;
+  }
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
   const std::string where = config_path.string() + ": chat_template";

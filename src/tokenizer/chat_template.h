@@ -27,7 +27,8 @@ class ChatTemplate {
 
   // `context` is an object: messages, tools, documents, add_generation_prompt, bos_token, eos_token and what
   // else the template reads. Neighbouring pieces differ in trust. Trusted is what stands in the template
-  // itself and the context's strings named *_token; so never let a request name such a variable. Error where
+  // itself, the usual names of messages' roles, and the context's strings named *_token; so never let a
+  // request name such a variable. Error where
   // transformers would refuse, or beyond the limits; that of raise_exception is the template's message.
   std::vector<TextPiece> render(const OrderedJson& context, const RenderOptions& options) const;
   const std::string& source() const { return source_; }
@@ -44,6 +45,13 @@ std::string join_pieces(const std::vector<TextPiece>& pieces);
 // Leaves so many bytes of them, in all at most.
 void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length);
 
+// What templates take for no text.
+constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
+// Ends a chat's pieces behind the last place where a message's text stands, as transformers does: with the
+// white space at its end where the template has kept it. What the template itself writes at the end, such as
+// a closing tag, is no such place. False: there is none.
+bool cut_after(std::vector<TextPiece>& pieces, std::string_view text);
+
 std::tm local_time();
 
 // What a checkpoint folder says about chat.
@@ -56,9 +64,9 @@ struct CheckpointChatTemplate {
   std::vector<TextPiece> render(OrderedJson context, const RenderOptions& options) const;
 };
 
-// chat_template.jinja, or else the chat_template of tokenizer_config.json: a string, or a list of {name,
-// template}. Nothing if the folder has neither. given: not null: it stands instead of either, and is not
-// looked for.
+// chat_template.jinja, with additional_chat_templates/tool_use.jinja, or else the chat_template of
+// tokenizer_config.json: a string, or a list of {name, template}. Nothing if the folder has neither. given:
+// not null: it stands instead of either, and is not looked for.
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
                                                          const ChatTemplate* given = nullptr);
 

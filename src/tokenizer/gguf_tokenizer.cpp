@@ -117,11 +117,14 @@ class Builder {
       const bool special = vocabulary_.has_type(id, GgufVocabulary::kControl) ||
                            vocabulary_.has_type(id, GgufVocabulary::kUnknown);
       if (!special && !vocabulary_.has_type(id, GgufVocabulary::kUserDefined)) continue;
+      constexpr std::string_view kNever[] = {"<unk>", "<s>", "<|endoftext|>"};
+      const bool strips =
+          vocabulary_.strips_behind && special && std::ranges::find(kNever, tokens[id]) == std::end(kNever);
       added.push_back({{"id", id},
                        {"content", tokens[id]},
                        {"single_word", false},
                        {"lstrip", false},
-                       {"rstrip", false},
+                       {"rstrip", strips},
                        {"normalized", false},
                        {"special", special}});
     }

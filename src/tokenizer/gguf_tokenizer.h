@@ -19,6 +19,7 @@ struct GgufVocabulary {
   std::vector<std::string> merges = {};  // of gpt2 and gemma4: two tokens and a space between
   std::optional<int> bos = {}, eos = {}, unknown = {};
   std::optional<bool> add_bos = {}, add_eos = {}, add_space_prefix = {};
+  bool strips_behind = false;  // control tokens take the white space behind them, as Phi-3's do
 
   // Of llama.cpp, 1 to 6.
   enum Type { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };

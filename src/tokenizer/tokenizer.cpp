@@ -55,6 +55,7 @@ constexpr StepKind<PostProcessor> kPostProcessors[] = {
     {"ByteLevel", [](PostProcessor&, const JsonView&) {}}};  // changes offsets alone
 
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxSettingsBytes = std::size_t{64} << 20;  // of tokenizer_config.json
 constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 
 // The "model" of a file, which its tables are moved out of. No text becomes one of the special tokens.
@@ -86,6 +87,24 @@ PostProcessor::PostProcessor(const JsonView& config) {
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   return from_json(read_text_file(path, kMaxFileBytes), path.string());
+}
+
+Tokenizer Tokenizer::from_folder(const std::filesystem::path& folder) {
+  Tokenizer tokenizer = from_file(folder / "tokenizer.json");
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  std::vector<TokenId>& prefix = tokenizer.post_processor_.prefix;
+  if (std::error_code ec; !prefix.empty() || !std::filesystem::exists(path, ec)) return tokenizer;
+  const Json config = read_json_file(path, {.max_bytes = kMaxSettingsBytes});
+  const auto value = [](const Json& object, const char* key) {
+    return object.is_object() && object.contains(key) ? object[key] : Json();
+  };
+  const Json name = value(config, "tokenizer_class"), bos = value(config, "bos_token");
+  if ((name != "LlamaTokenizer" && name != "LlamaTokenizerFast") || value(config, "add_bos_token") != true)
+    return tokenizer;
+  const Json text = bos.is_object() ? value(bos, "content") : bos;
+  for (const AddedToken& token : tokenizer.added_tokens_)
+    if (text == token.content) prefix = {token.id};
+  return tokenizer;
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, std::string_view where) {

@@ -36,6 +36,9 @@ struct TokenizerFile;
 class Tokenizer {
  public:
   static Tokenizer from_file(const std::filesystem::path& path);
+  // tokenizer.json of a model's folder. Its texts begin with bos_token where tokenizer_config.json asks for
+  // that and the former puts nothing there, as transformers' LlamaTokenizerFast does.
+  static Tokenizer from_folder(const std::filesystem::path& folder);
   static Tokenizer from_json(std::string_view text, std::string_view where);
   Tokenizer(TokenizerFile file, std::string_view where);
 

@@ -102,6 +102,18 @@ TEST(ChatTemplateTest, TrustFollowsTextThroughOperations) {
   for (const auto& [source, expected] : cases) EXPECT_EQ(render_pieces(source, context), expected) << source;
 }
 
+TEST(ChatTemplateTest, AUsualRoleIsTrustedAsAPartOfASpecialToken) {
+  const ChatTemplate chat =
+      ChatTemplate::compile("{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}", "t");
+  const auto render = [&](const char* role) {
+    OrderedJson context;
+    context["messages"].push_back({{"role", role}, {"content", "user"}});
+    return chat.render(context, {fixed_time()});
+  };
+  EXPECT_EQ(render("user"), (TextPieces{{"<|user|>", true}, {"user", false}}));
+  EXPECT_EQ(render("end"), (TextPieces{{"<|", true}, {"end", false}, {"|>", true}, {"user", false}}));
+}
+
 TEST(ChatTemplateTest, NoBytesOfMessagesAreEverTrusted) {
   const std::filesystem::path folder = QUIRE_SOURCE_DIR "/../shared/conformance/templates";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
@@ -126,6 +138,23 @@ TEST(ChatTemplateTest, NoBytesOfMessagesAreEverTrusted) {
   }
   std::cout << rendered << " conversations\n";
   EXPECT_GT(rendered, 0u);
+}
+
+TEST(ChatTemplateTest, IsCutAfterATextAndNotAfterWhatItWritesBehindIt) {
+  const auto cut = [](const char* source, const std::string& text) {
+    TextPieces pieces = ChatTemplate::compile(source, "template").render({{"text", text}}, {fixed_time()});
+    return cut_after(pieces, text) ? join_pieces(pieces) : "none";
+  };
+  constexpr const char* kPlain = "<|a|>{{ text }}<|end|>\n";
+  for (const char* text : {"<", "|", "e", "end", "<|end|>", " \n e"})
+    EXPECT_EQ(cut(kPlain, text), std::string("<|a|>") + text);
+  EXPECT_EQ(cut(kPlain, "e \n"), "<|a|>e \n");
+  EXPECT_EQ(cut("<|a|>{{ text | trim }}<|end|>", " e \n"), "<|a|>e");
+  EXPECT_EQ(cut("{{ text.split(',') | join(',') }},", "e,e"), "e,e");
+  EXPECT_EQ(cut("{{ text }}<|end|>{{ text }}<|end|>", "e"), "e<|end|>e");
+  for (const char* text : {"", " \n"}) EXPECT_EQ(cut(kPlain, text), "none");
+  EXPECT_EQ(cut("e", "e"), "none");
+  EXPECT_EQ(cut("{{ text | upper }}<|end|>", "e"), "none");
 }
 
 TEST(ChatTemplateTest, ContextMustBeAnObjectOfValidValues) {
@@ -183,6 +212,14 @@ TEST_F(LoadChatTemplateTest, TheFileOfItsOwnGoesFirst) {
   write("tokenizer_config.json", R"({"chat_template": "config", "bos_token": "<s>"})");
   write("chat_template.jinja", "{{ bos_token }}file\n");
   EXPECT_EQ(render(OrderedJson::object()), "<s>file");
+}
+
+TEST_F(LoadChatTemplateTest, ToolsChooseTheFileNamedForThem) {
+  write("chat_template.jinja", "plain");
+  std::filesystem::create_directory(folder_ / "additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "tools");
+  EXPECT_EQ(render(OrderedJson::object()), "plain");
+  EXPECT_EQ(render({{"tools", {1}}}), "tools");
 }
 
 TEST_F(LoadChatTemplateTest, ToolsChooseTheTemplateNamedForThem) {

@@ -40,6 +40,15 @@ TEST(GgufTokenizerTest, MergesPiecesByScore) {
   EXPECT_FALSE(tokenizer.is_special(268));
 }
 
+TEST(GgufTokenizerTest, ControlTokensOfPhi3TakeTheWhiteSpaceBehindThem) {
+  GgufVocabulary vocabulary = pieces();
+  EXPECT_EQ(make_gguf_tokenizer(vocabulary, "file").encode("</s>\nab", false),
+            (std::vector<TokenId>{2, 264, 3 + '\n', 260}));
+  vocabulary.strips_behind = true;
+  EXPECT_EQ(make_gguf_tokenizer(vocabulary, "file").encode("</s>\nab", false),
+            (std::vector<TokenId>{2, 259}));
+}
+
 TEST(GgufTokenizerTest, TheFileSaysWhatSurroundsAText) {
   GgufVocabulary vocabulary = pieces();
   vocabulary.add_bos = false;

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "temp_dir.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tiny_tokenizer.h"
 
@@ -33,6 +34,29 @@ TEST(TokenizerTest, MergesLowestRankFirstAndLeftmostAmongEquals) {
   EXPECT_THAT(tokens_of(tokenizer, "abc"), ElementsAre("a", "bc"));
   EXPECT_THAT(tokens_of(tokenizer, "aaa"), ElementsAre("aa", "a"));
   EXPECT_THAT(tokens_of(tokenizer, "aab"), ElementsAre("a", "ab"));
+}
+
+TEST(TokenizerTest, ATextOfAFolderBeginsWithTheTokenThatItsConfigurationAsksFor) {
+  const TempDir folder;
+  folder.write("tokenizer.json", with_added({added_token(256, "<s>")}).dump());
+  const auto ids = [&](const char* config, bool add_special_tokens = true) {
+    folder.write("tokenizer_config.json", config);
+    return Tokenizer::from_folder(folder.path()).encode("a", add_special_tokens);
+  };
+  const char* asks = R"({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": true,
+                         "bos_token": {"content": "<s>"}})";
+  EXPECT_THAT(ids(asks), ElementsAre(256, 97));
+  EXPECT_THAT(ids(asks, false), ElementsAre(97));
+  EXPECT_THAT(ids(R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": true, "bos_token": "<s>"})"),
+              ElementsAre(256, 97));
+  EXPECT_THAT(ids(R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": false, "bos_token": "<s>"})"),
+              ElementsAre(97));
+  EXPECT_THAT(ids(R"({"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true, "bos_token": "<s>"})"),
+              ElementsAre(97));
+  Json surrounded = with_added({added_token(256, "<s>")});
+  surrounded["post_processor"] = {{"type", "BertProcessing"}, {"cls", {"b", 98}}, {"sep", {"c", 99}}};
+  folder.write("tokenizer.json", surrounded.dump());
+  EXPECT_THAT(ids(asks), ElementsAre(98, 97, 99));
 }
 
 TEST(TokenizerTest, ReadsMergesAsPairs) {
