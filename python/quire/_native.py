@@ -26,7 +26,6 @@ _POINTER, _BYTES, _SIZE, _INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_
 _OUT = ctypes.POINTER(_Text)
 _FUNCTIONS = {
     "quire_free_text": (None, [_OUT]),
-    "quire_set_verbose": (_INT, [_INT]),
     "quire_find_model": (_INT, [_BYTES, _SIZE, _Progress, _OUT]),
     "quire_engine_new": (_INT, [_BYTES, _SIZE, _Progress, ctypes.POINTER(_POINTER), _OUT]),
     "quire_engine_free": (None, [_POINTER]),
@@ -93,10 +92,6 @@ def _call(name: str, *arguments: Any) -> bytes:
 
 def _dump(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-
-
-def set_verbose(verbose: bool) -> None:
-    _library.quire_set_verbose(int(verbose))
 
 
 def _call_long(name: str, argument: dict[str, Any], progress: Callable[[int, int], None], *more: Any) -> bytes:
@@ -253,11 +248,11 @@ def decode(engine: Handle, ids: Sequence[int], skip_special_tokens: bool) -> str
     return data.decode("utf-8", "replace")
 
 
-def tokens(engine: Handle, ids: Sequence[int]) -> tuple[list[Optional[str]], list[bool]]:
-    """How the tokenizer's file spells these tokens, and which of them are special."""
+def tokens(engine: Handle, ids: Sequence[int]) -> list[Optional[str]]:
+    """How the tokenizer's file spells these tokens; None for an id without one."""
     taken = Ids(ids)
-    result = json.loads(_call_on(engine, "quire_tokens", taken.address, taken.count))
-    return result["tokens"], result["special"]
+    result: list[Optional[str]] = json.loads(_call_on(engine, "quire_tokens", taken.address, taken.count))["tokens"]
+    return result
 
 
 def _render_chat(engine: Handle, context: dict[str, Any], chat_template: Optional[str], cut_after: Optional[str],

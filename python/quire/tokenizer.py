@@ -64,7 +64,7 @@ class Tokenizer:
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[Optional[str]]:
         """How the tokenizer's file spells them; None for an id without a token."""
-        return _native.tokens(self._engine, ids)[0]
+        return _native.tokens(self._engine, ids)
 
     @overload
     def apply_chat_template(self, conversation: Sequence[Any], tools: Optional[Sequence[dict[str, Any]]] = None, *,

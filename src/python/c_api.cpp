@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "engine/classifier.h"
 #include "engine/engine.h"
 #include "python/channel.h"
@@ -44,15 +43,6 @@ struct QuireChannel {
 
 namespace {
 
-// The pieces up to the end of the last place where `text` stands.
-void cut_after(std::vector<TextPiece>& pieces, const std::string& text) {
-  const std::string all = join_pieces(pieces);
-  const std::size_t begin = all.rfind(text);
-  if (text.empty() || begin == std::string::npos)
-    fail("continue_final_message: the last message has no text that stands in what the chat template makes");
-  cut_pieces(pieces, begin + text.size());
-}
-
 // request: "context", what the template reads; "chat_template", null or a file or text to be taken instead of
 // the model's; "of_pair", whether the classifier's prompt is; "cut_after", null or the last message's text,
 // behind which the result ends. Error where there is no template, and the template's own.
@@ -71,8 +61,9 @@ std::vector<TextPiece> render(const QuireEngine& engine, OrderedJson request) {
   if (!instead && !own) throw Error(engine.why_no_template);
   std::vector<TextPiece> pieces =
       (instead ? instead : own)->render(std::move(request.at("context")), {local_time()});
-  if (const OrderedJson& last = request.at("cut_after"); !last.is_null())
-    cut_after(pieces, last.get<std::string>());
+  const OrderedJson& last = request.at("cut_after");
+  if (!last.is_null() && !cut_after(pieces, last.get<std::string>()))
+    fail("continue_final_message: the last message has no text that stands in what the chat template makes");
   return pieces;
 }
 
@@ -166,11 +157,6 @@ void quire_free_text(QuireText* text) {
   *text = {nullptr, 0};
 }
 
-int quire_set_verbose(int verbose) {
-  set_log_level(verbose != 0 ? LogLevel::kInfo : LogLevel::kWarning);
-  return kQuireOk;
-}
-
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out) {
   return guarded(out, [&] {
     const auto tell = [progress](std::uint64_t done, std::uint64_t total) {
@@ -227,13 +213,12 @@ int quire_decode(QuireEngine* engine, const std::int32_t* ids, std::size_t count
 int quire_tokens(QuireEngine* engine, const std::int32_t* ids, std::size_t count, QuireText* out) {
   return guarded(out, [&] {
     const Tokenizer& tokenizer = engine->engine->tokenizer();
-    OrderedJson tokens = OrderedJson::array(), special = OrderedJson::array();
+    OrderedJson tokens = OrderedJson::array();
     for (std::size_t i = 0; i < count; ++i) {
       const auto token = tokenizer.id_to_token(ids[i]);
       tokens.push_back(token ? OrderedJson(*token) : OrderedJson());
-      special.push_back(token && tokenizer.is_special(ids[i]));
     }
-    put_json({{"tokens", std::move(tokens)}, {"special", std::move(special)}}, out);
+    put_json({{"tokens", std::move(tokens)}}, out);
   });
 }
 

@@ -31,7 +31,6 @@ using QuireProgress = int (*)(std::uint64_t done, std::uint64_t total);
 
 void quire_free_text(QuireText* text);
 
-int quire_set_verbose(int verbose);
 // source: {"model", "revision", "offline", "with_weights"}. out: a directory or file.
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out);
 
@@ -47,7 +46,7 @@ int quire_encode(QuireEngine* engine, const char* text, std::size_t size, int ad
                  QuireText* out);
 int quire_decode(QuireEngine* engine, const std::int32_t* ids, std::size_t count, int skip_special_tokens,
                  QuireText* out);
-// out: {"tokens": [text or null, ...], "special": [true, ...]}, as the tokenizer's file spells them.
+// out: {"tokens": [text or null, ...]}, as the tokenizer's file spells them.
 int quire_tokens(QuireEngine* engine, const std::int32_t* ids, std::size_t count, QuireText* out);
 // request: {"context", "chat_template", "of_pair", "tokenize", "cut_after"}. out: int32 token ids, or the
 // text.

@@ -64,6 +64,7 @@ void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingP
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
   fields.read("seed", params.seed, to_integer, kMin, kMax);
+  if (params.seed == ~std::uint64_t{0}) params.seed.reset();  // -1: any
   fields.read("presence_penalty", params.presence_penalty);
   fields.read("frequency_penalty", params.frequency_penalty);
   fields.read("repetition_penalty", params.repetition_penalty);
@@ -196,7 +197,8 @@ void truncate_prompt(std::vector<TokenId>& prompt, const ApiRequest& request, co
   const std::int64_t room = model.max_model_len - std::int64_t{request.max_tokens.value_or(0)};
   if (wanted > std::max<std::int64_t>(room, 0))
     refuse("truncate_prompt_tokens", "is {}; beside the output, the context holds {}", wanted, room);
-  const std::int64_t rest = std::max<std::int64_t>(request.max_tokens ? room : room - 1, 1);
+  // A token follows the prompt also where none is asked for.
+  const std::int64_t rest = std::max<std::int64_t>(std::min<std::int64_t>(room, model.max_model_len - 1), 1);
   cut_tokens(prompt, wanted >= 0 ? wanted : rest, request.truncate_right);
 }
 

@@ -183,8 +183,14 @@ class ChatResponse final : public Response {
 OutputDelta ChatOutput::take(const RequestUpdate& update) {
   OutputDelta delta = parser->parse(update.new_text);
   if (update.output.finished()) delta.append(parser->finish());
-  const std::size_t taken = std::exchange(tokens, update.output.token_ids.size());
-  if (!delta.reasoning.empty()) reasoning_tokens += static_cast<std::int64_t>(tokens - taken);
+  tokens = update.output.token_ids.size();
+  // A token whose text was held back counts with the one that brings it out: the engine has told none of it,
+  // or the parser gives out more than has come. A tag, which is dropped, does not count.
+  const bool was_held = delta.reasoning.size() > update.new_text.size();
+  if (!delta.reasoning.empty())
+    reasoning_tokens += static_cast<std::int64_t>(tokens - (was_held ? given_out : heard));
+  if (!update.new_text.empty()) heard = tokens;
+  if (!delta.empty()) given_out = tokens;
   has_calls = has_calls || !delta.tool_calls.empty();
   return delta;
 }
@@ -221,7 +227,10 @@ void BlockResponse::add(const OutputDelta& delta) {
   }
   const bool text_first = open_ == Block::kText;
   if (text_first) add_piece(Block::kText, delta.content);
-  if (reasons_) add_piece(Block::kReasoning, delta.reasoning);
+  if (reasons_)
+    add_piece(Block::kReasoning, delta.reasoning);
+  else if (!delta.reasoning.empty())
+    hide();
   if (!text_first) add_piece(Block::kText, delta.content);
   for (const ToolCallDelta& call : calls) {
     change(Block::kCall, &call);

@@ -22,7 +22,9 @@ using MakeParser = std::function<std::unique_ptr<OutputParser>()>;  // of one ou
 // One output of a chat, as it comes.
 struct ChatOutput {
   std::unique_ptr<OutputParser> parser;
-  std::size_t tokens = 0;  // that were taken
+  std::size_t tokens = 0;     // that were taken
+  std::size_t heard = 0;      // up to the last one that came with text
+  std::size_t given_out = 0;  // up to the last one with which a delta came
   std::int64_t reasoning_tokens = 0;
   bool has_calls = false;
 
@@ -51,6 +53,7 @@ class BlockResponse : public Response {
   virtual void append(const std::string& text) = 0;
   virtual void close(bool complete) = 0;
   virtual void finish(const CompletionOutput& output) = 0;
+  virtual void hide() {}  // a piece of reasoning came, which has no block
   void change(Block block, const ToolCallDelta* call = nullptr);
 
   ChatOutput output_;

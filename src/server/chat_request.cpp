@@ -131,8 +131,7 @@ void read_tools(const JsonFields& fields, ChatRequest& request) {
 void read_template_variables(const JsonFields& fields, const ServedModel& model, OrderedJson& context) {
   context = model.answers.chat_template_kwargs;
   if (fields.get("documents", to_objects)) context["documents"] = fields.required("documents");
-  if (const auto effort =
-          fields.choice("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"})) {
+  if (const auto effort = read_reasoning_effort(fields)) {
     context["reasoning_effort"] = *effort;
     if (*effort == "none") context["enable_thinking"] = false;
   }
@@ -184,21 +183,6 @@ std::string without_path(std::string_view message) {
   return has_path ? format_text("the chat template{}", message.substr(line)) : std::string(message);
 }
 
-// Ends the prompt after the last message's text, as transformers does: with the white space at its end where
-// the template has kept it.
-void cut_after(std::vector<TextPiece>& pieces, std::string_view final_text) {
-  const std::string all = join_pieces(pieces);
-  const std::string_view kept =
-      final_text.substr(std::min(final_text.find_first_not_of(kWhiteSpace), final_text.size()));
-  const std::string_view bare = kept.substr(0, kept.find_last_not_of(kWhiteSpace) + 1);
-  const std::size_t begin = all.rfind(bare);
-  if (begin == std::string::npos)
-    throw ApiError(400, "continue_final_message: the chat template changes the last message",
-                   "continue_final_message");
-  const bool keeps_space = std::string_view(all).substr(begin).starts_with(kept);
-  cut_pieces(pieces, begin + (keeps_space ? kept : bare).size());
-}
-
 }  // namespace
 
 std::vector<std::string> read_texts(const OrderedJson& content, const std::string& place) {
@@ -222,6 +206,10 @@ OrderedJson function_tool(OrderedJson function, const std::string& id) {
   tool["type"] = "function";
   tool["function"] = std::move(function);
   return tool;
+}
+
+std::optional<std::string> read_reasoning_effort(const JsonFields& fields) {
+  return fields.choice("reasoning_effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
 }
 
 void append_text(OrderedJson& to, const std::string& text) {
@@ -288,7 +276,9 @@ std::vector<TextPiece> render_chat(const ChatRequest& request, const CheckpointC
   } catch (const Error& e) {
     throw ApiError(400, without_path(e.what()), "messages");
   }
-  if (request.final_text) cut_after(pieces, *request.final_text);
+  if (request.final_text && !cut_after(pieces, *request.final_text))
+    throw ApiError(400, "continue_final_message: the chat template changes the last message",
+                   "continue_final_message");
   return pieces;
 }
 

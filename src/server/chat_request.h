@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "dialects/output_format.h"
 #include "server/api_request.h"
+#include "server/json_fields.h"
 #include "tokenizer/chat_template.h"
 
 namespace quire::server {
@@ -21,8 +22,8 @@ OrderedJson read_arguments(const OrderedJson* arguments, const std::string& plac
 // A function as chats have it: of a tool, of what is chosen, and, with an id, of a call.
 OrderedJson function_tool(OrderedJson function, const std::string& id = {});
 
-// What templates take for no text.
-constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
+// What the field reasoning_effort says, if it is there.
+std::optional<std::string> read_reasoning_effort(const JsonFields& fields);
 
 // Appends to a JSON text; null counts as an empty one.
 void append_text(OrderedJson& to, const std::string& text);

@@ -162,13 +162,17 @@ void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
     fields.integer("thinking_token_budget", 0, std::numeric_limits<int>::max());  // or it is refused
     if (reasons) chat["thinking_token_budget"] = budget;
   }
-  if (thinking->get("display", to_text) == "omitted") chat["include_reasoning"] = false;
+  if (thinking->get("display", to_text) != "omitted") return;
+  chat["include_reasoning"] = false;
+  fields.boolean("include_reasoning");  // as above
 }
 
 std::shared_ptr<const StructuredOutputs> read_output_config(const JsonFields& fields, OrderedJson& chat) {
   const auto config = fields.object("output_config");
-  if (config && config->find("effort"))
+  if (config && config->find("effort")) {
     chat["reasoning_effort"] = config->required_choice("effort", {"low", "medium", "high", "xhigh", "max"});
+    read_reasoning_effort(fields);  // or it is refused
+  }
   const auto older = fields.object("output_format");
   const auto newer = config ? config->object("format") : std::nullopt;
   if (older && newer) refuse("output_format", "and output_config.format exclude each other");
@@ -360,13 +364,19 @@ ChatRequest parse_messages_request(OrderedJson body, const ServedModel& model, b
   ChatBuilder builder;
   read_message_tools(fields, chat, builder);
   read_conversation(fields, chat, builder);
+  for (const OrderedJson& tool : builder.loaded) chat["tools"].push_back(tool);
   read_tool_choice(fields, chat);
   read_thinking(fields, model.reasons, chat);
   if (const auto stops = fields.get("stop_sequences", to_texts)) chat["stop"] = *stops;
   const auto outputs = read_output_config(fields, chat);
   for (auto& [name, value] : chat.items()) body[name] = std::move(value);  // the others have chats' names
   ChatRequest request = parse_chat_request(body, model);
-  request.late_tools = std::move(builder.loaded);
+  if (!builder.loaded.empty()) {  // messages have their definitions
+    OrderedJson& tools = request.context["tools"];
+    tools.erase(tools.end() - std::ssize(builder.loaded), tools.end());
+    if (tools.empty()) request.context.erase("tools");
+    request.late_tools = std::move(builder.loaded);
+  }
   if (outputs) {
     if (const auto& other = request.params.structured_outputs)
       refuse(outputs->name, "and {} exclude each other", other->name);

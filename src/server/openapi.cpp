@@ -29,7 +29,8 @@ void allow_null(OrderedJson& schema) {
 // name, or for a type; [X] is a list of X; {"fields": ...} has properties, all of them required. What has
 // properties is an object, and optional ones may be null.
 void complete_schema(OrderedJson& schema, const OrderedJson& words) {
-  if (schema.is_string() && words.contains(schema)) schema = OrderedJson(words[schema]);
+  if (schema.is_string() && words.contains(schema))
+    schema = OrderedJson(words[schema.get_ref<const std::string&>()]);
   if (schema.is_array()) schema = {{"type", "array"}, {"items", OrderedJson(schema.front())}};
   if (schema.is_string()) {
     const auto name = schema.get<std::string>();
@@ -43,7 +44,8 @@ void complete_schema(OrderedJson& schema, const OrderedJson& words) {
     schema = {{"required", std::move(required)}, {"properties", std::move(schema["fields"])}};
   }
   for (auto& [key, value] : schema.items()) {
-    if (value.is_string() && words.contains(value)) value = OrderedJson(words[value]);  // a limit
+    if (value.is_string() && words.contains(value))  // a limit
+      value = OrderedJson(words[value.get_ref<const std::string&>()]);
     if (key == "items" || key == "additionalProperties") complete_schema(value, words);
     if (key != "properties" && key != "allOf" && key != "anyOf") continue;
     for (OrderedJson& inner : value) complete_schema(inner, words);

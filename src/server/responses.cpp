@@ -35,7 +35,7 @@ class Conversation {
       throw ApiError(
           400, format_text("the conversation has more than {} bytes", ResponseStore::kMaxConversationBytes),
           "input");
-    add_to_chat(item, messages_);
+    add_message(item);
   }
 
   void add_earlier(const std::vector<StoredText>& items) {
@@ -67,6 +67,21 @@ class Conversation {
     input_ += (num_new_++ == 0 ? "" : ",") + to_line(item);
   }
 
+  // A call that was cut off is left out, and so is what came of it. A later one may have its id.
+  void add_message(const OrderedJson& item) {
+    const bool is_call = item["type"] == "function_call";
+    if (is_call || item["type"] == "function_call_output") {
+      const auto id = item["call_id"].get<std::string>();
+      if (is_call && item["status"] == "incomplete")
+        cut_calls_.insert(id);
+      else if (is_call)
+        cut_calls_.erase(id);
+      else if (cut_calls_.count(id) > 0)
+        return;
+    }
+    add_to_chat(item, messages_);
+  }
+
   // An item of a response that is kept.
   const OrderedJson& find(const std::string& id, const std::string& place) {
     const bool is_known = found_.count(id) > 0;
@@ -88,6 +103,7 @@ class Conversation {
   std::size_t num_new_ = 0;
   std::size_t bytes_ = 0;                               // of all items, and those that were looked through
   std::unordered_map<std::string, OrderedJson> found_;  // of responses that were referred to
+  std::set<std::string> cut_calls_;                     // ids of those that are incomplete
 };
 
 // What it asks for can be had; metadata is as OpenAI bounds it.
@@ -176,9 +192,9 @@ OrderedJson number_json(float value) { return std::stod(format_text("{}", value)
 std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
   OrderedJson echo = OrderedJson::parse(
       R"({"background": false, "instructions": null, "max_output_tokens": null, "max_tool_calls": null,
-          "metadata": {}, "parallel_tool_calls": true, "previous_response_id": null, "prompt_cache_key": null,
+          "metadata": {}, "previous_response_id": null, "prompt_cache_key": null,
           "reasoning": {"effort": null, "summary": null}, "safety_identifier": null, "text": {},
-          "tool_choice": "auto", "tools": [], "top_logprobs": 0, "truncation": "disabled", "user": null})");
+          "tool_choice": "auto", "tools": [], "truncation": "disabled", "user": null})");
   for (auto& [name, value] : echo.items())
     if (const OrderedJson* given = fields.find(name)) value = *given;
   if (!echo["text"].contains("format")) echo["text"]["format"] = {{"type", "text"}};
@@ -202,6 +218,16 @@ OrderedJson responses_usage(const Usage& usage) {
           {"output_tokens", usage.completion_tokens},
           {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+}
+
+// Whether the next turn takes these arguments of a call: they may break off.
+bool are_whole(const OrderedJson& arguments) {
+  try {
+    read_arguments(&arguments, "arguments");
+    return true;
+  } catch (const ApiError&) {
+    return false;
+  }
 }
 
 void extend(OrderedJson& list, const OrderedJson& more) { list.insert(list.end(), more.begin(), more.end()); }
@@ -304,8 +330,10 @@ class ResponsesResponse final : public BlockResponse {
   void close(bool complete) override {
     if (item_.is_null()) return;
     open_ = Block::kNone;
-    item_["status"] = complete ? "completed" : "incomplete";
-    if (item_["type"] == "function_call") {
+    const bool is_call = item_["type"] == "function_call";
+    const bool is_whole = complete && (!is_call || are_whole(item_["arguments"]));
+    item_["status"] = is_whole ? "completed" : "incomplete";
+    if (is_call) {
       emit("response.function_call_arguments.done",
            {{"name", item_["name"]}, {"arguments", item_["arguments"]}});
     } else {
@@ -331,6 +359,8 @@ class ResponsesResponse final : public BlockResponse {
     if (open_ == Block::kText) extend(part["logprobs"], fields["logprobs"] = logprobs);
     emit(format_text("response.{}.delta", part["type"].get<std::string>()), std::move(fields));
   }
+
+  void hide() override { new_logprobs_.clear(); }
 
   void begin() override {
     for (const char* type : {"response.created", "response.in_progress"}) emit_answer(type, true);

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
 import sys
 import time
+
+from quire.batch import _Server
 
 QUIRE = [sys.executable, "-m", "quire", "batch"]
 FLAGS = ["--no-progress", "--max-model-len", "256", "--max-num-seqs", "8"]
@@ -91,6 +94,23 @@ def test_an_interrupt_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     assert "goes on where this one ended" in process.communicate(timeout=60)[1]
     assert process.returncode == 130
+
+
+def test_the_server_of_a_batch_has_a_key_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUIRE_API_KEY", "another server's")
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write(source, [chat("a")])
+    done = run(source, target)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr  # nor is its access log shown
+    for flags in (["--api-key", "k"], ["--api_key=k"]):
+        done = run(source, tmp_path / "new.jsonl", *flags)
+        assert done.returncode == 2 and done.stderr.startswith("quire: --api-key") and done.stderr.count("\n") == 1
+
+
+def test_why_a_server_stops_is_shown_where_it_was_not_asked_to(capsys):
+    _Server._show(io.StringIO("quire: stopping; requests under way have 30 s (a second signal: none)\n"
+                              "quire: stopping: the device is lost\n"))
+    assert capsys.readouterr().err == "quire: stopping: the device is lost\n"
 
 
 def test_what_is_no_output_is_not_written_to(tmp_path):

@@ -75,6 +75,12 @@ def test_the_last_message_may_be_continued(llm):
     messages = [*QUESTION, {"role": "assistant", "content": "Quire is an"}]
     text = llm.get_tokenizer().apply_chat_template(messages, continue_final_message=True, tokenize=False)
     assert text.endswith("Quire is an")
+    template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    for begun in ("<", "e", "end"):
+        text = llm.get_tokenizer().apply_chat_template(
+            [{"role": "assistant", "content": begun}], chat_template=template, continue_final_message=True,
+            tokenize=False)
+        assert text == f"<|assistant|>{begun}"
     with pytest.raises(ValueError, match="exclude each other"):
         llm.chat(messages, use_tqdm=False, continue_final_message=True)
 

@@ -362,6 +362,15 @@ TEST(ChatRequestTest, TheFinalMessageCanBeContinued) {
             "continue_final_message");
 }
 
+TEST(ChatRequestTest, AShortBeginningIsNotFoundInWhatTheTemplateWritesBehindIt) {
+  for (const std::string text : {"<", "|", "e", "end"}) {
+    const std::string begun =
+        R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": ")" + text + "\"}]";
+    EXPECT_EQ(rendered(parse_chat(body_with(begun, R"("continue_final_message": true)"))),
+              "<|user|>a<|end|><|assistant|>" + text);
+  }
+}
+
 TEST(ChatRequestTest, WhatTheTemplateRefusesIsTheClientsError) {
   const ApiError raised =
       error_of([] { rendered(chat_with("\"n\": 1"), "{{ raise_exception('roles must alternate') }}"); });

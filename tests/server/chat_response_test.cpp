@@ -129,6 +129,23 @@ TEST(ChatBodyTest, ReasoningHasBothNamesAndIsCounted) {
   EXPECT_TRUE(only["choices"][0]["message"]["content"].is_null());
 }
 
+// The text of a part of a character comes with its rest, that of the beginning of a tag when it is none.
+TEST(ChatOutputTest, TokensOfReasoningCountThoughTheirTextIsHeldBackAndThoseOfItsTagsDoNot) {
+  const dialects::OutputFormat format = {.reasoning = &dialects::reasoning_dialect("qwen3"),
+                                         .tool_calls = &dialects::tool_dialect("hermes")};
+  ChatOutput chat;
+  chat.parser = dialects::make_output_parser(format, "");
+  RequestOutput request = request_output("hi", {output(0, "", FinishReason::kNone)});
+  const std::pair<std::string_view, std::int64_t> kSteps[] = {
+      {"<think>", 0}, {"Why", 1}, {"", 1}, {"é", 3}, {"</", 3}, {"b>", 5}, {"</think>", 5}, {"So", 5}};
+  for (const auto& [text, counted] : kSteps) {
+    request.outputs[0].token_ids.push_back(1);
+    chat.take({.request = request, .output = request.outputs[0], .new_text = text, .logits = {}});
+    EXPECT_EQ(chat.reasoning_tokens, counted) << text;
+  }
+  EXPECT_EQ(chat.tokens, std::size(kSteps));
+}
+
 TEST(ChatBodyTest, NothingSaidIsAnEmptyText) {
   const auto body =
       body_of(chat_request(), request_output("hi", {output(0, "x", FinishReason::kStop)}), {{}});

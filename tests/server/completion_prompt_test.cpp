@@ -161,5 +161,12 @@ TEST(CompletionPromptTest, APromptIsTruncatedBeforeItIsMeasured) {
   EXPECT_EQ(completion_to_engine(parse_completion(body + "-1}")).front().prompt.size(), 48U);
 }
 
+TEST(CompletionPromptTest, APromptIsTruncatedToWhatFitsWhereNoTokenIsAskedForToo) {
+  const std::string body = R"({"echo": true, "max_tokens": 0, "truncate_prompt_tokens": -1, "prompt": ")";
+  EXPECT_EQ(
+      completion_to_engine(parse_completion(body + std::string(100, 'x') + "\"}")).front().prompt.size(),
+      63U);
+}
+
 }  // namespace
 }  // namespace quire::server

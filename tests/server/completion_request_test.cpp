@@ -92,7 +92,7 @@ TEST(CompletionRequestTest, NullIsAbsentEverywhereAndUnknownFieldsAreIgnored) {
 TEST(CompletionRequestTest, EveryParameterArrives) {
   const CompletionRequest request =
       completion_with(R"("model": "alias", "max_tokens": 5, "n": 2, "best_of": 3, "temperature": 0.5,
-    "top_p": 0.25, "top_k": 9, "min_p": 0.125, "seed": -1, "presence_penalty": 1, "frequency_penalty": -1,
+    "top_p": 0.25, "top_k": 9, "min_p": 0.125, "seed": -2, "presence_penalty": 1, "frequency_penalty": -1,
     "repetition_penalty": 1.5, "logit_bias": {"7": -100, "65": 2.5}, "allowed_token_ids": [1, 2],
     "bad_words": ["no"], "logprobs": 3, "min_tokens": 2, "ignore_eos": true, "stop": ["a", "b"],
     "stop_token_ids": [10], "include_stop_str_in_output": true, "skip_special_tokens": false,
@@ -109,7 +109,7 @@ TEST(CompletionRequestTest, EveryParameterArrives) {
   EXPECT_EQ(params.top_p, 0.25F);
   EXPECT_EQ(params.top_k, 9);
   EXPECT_EQ(params.min_p, 0.125F);
-  EXPECT_EQ(params.seed, ~std::uint64_t{0});
+  EXPECT_EQ(params.seed, ~std::uint64_t{1});
   EXPECT_EQ(params.presence_penalty, 1);
   EXPECT_EQ(params.frequency_penalty, -1);
   EXPECT_EQ(params.repetition_penalty, 1.5F);
@@ -289,6 +289,7 @@ TEST(CompletionRequestTest, FlagsAndNumbersMayBeTexts) {
   EXPECT_EQ(request.params.n, 2);
   EXPECT_EQ(request.max_tokens, 5);
   EXPECT_EQ(request.params.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(completion_with(R"("seed": -1)").params.seed, std::nullopt);
   EXPECT_EQ(request.params.top_k, 7);
   EXPECT_THAT(request.params.stop_token_ids, ElementsAre(7, 8));
   EXPECT_EQ(completion_error(R"("seed": "99999999999999999999")").param, "seed");

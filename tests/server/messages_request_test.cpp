@@ -180,6 +180,25 @@ TEST(MessagesToolsTest, ADeferredToolIsDefinedWhereAResultRefersToIt) {
             "<function>{\"name\":\"late\",\"parameters\":{\"a\":1}}</function>\nlate\nf");
 }
 
+TEST(MessagesToolsTest, ADeferredToolThatWasLoadedIsChosenAndStrictAsTheOthers) {
+  const std::string messages =
+      R"([{"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+             {"type": "tool_reference", "tool_name": "late"}]}]}])";
+  const std::string tools =
+      R"("tools": [{"name": "late", "input_schema": {}, "strict": true, "defer_loading": true},
+                   {"name": "later", "input_schema": {}, "defer_loading": true}], "tool_choice": )";
+  const auto request = read(messages, tools + R"({"type": "tool", "name": "late"})");
+  EXPECT_EQ(request.only_tool, "late");
+  EXPECT_TRUE(request.require_call && request.strict_tools && request.parse_tools);
+  EXPECT_FALSE(request.context.contains("tools")) << "the prompt has its definition in a message";
+  EXPECT_EQ(request.late_tools.dump(),
+            R"([{"type":"function","function":{"name":"late","parameters":{},"strict":true}}])");
+  EXPECT_TRUE(read(messages, tools + R"({"type": "any"})").require_call);
+  EXPECT_THAT(error_of([&] { read(messages, tools + R"({"type": "tool", "name": "later"})"); }).what(),
+              StartsWith("tool_choice names \"later\""));
+}
+
 TEST(MessagesToolsTest, ChoicesHaveTheirMeaning) {
   const auto chosen = [](const std::string& choice) {
     return with_fields(std::string(kTools) + ", \"tool_choice\": " + choice);
@@ -261,6 +280,13 @@ TEST(MessagesFieldsTest, AMalformedBudgetOfAChatIsRefusedBesideThinkingsOwn) {
       }
     }
   }
+}
+
+TEST(MessagesFieldsTest, MalformedFieldsOfAChatAreRefusedBesideTheirOwn) {
+  expect_refused(R"("thinking": {"type": "adaptive", "display": "omitted"}, "include_reasoning": "maybe")",
+                 "include_reasoning is \"maybe\"");
+  expect_refused(R"("output_config": {"effort": "low"}, "reasoning_effort": "huge")",
+                 "reasoning_effort is \"huge\"");
 }
 
 TEST(MessagesFieldsTest, AFormatIsHeldToByBothOfItsNames) {

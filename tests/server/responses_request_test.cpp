@@ -105,6 +105,17 @@ TEST_F(ResponsesRequestTest, ACallThatWasCutOffIsLeftOut) {
             R"([{"role":"user","content":"a"}])");
 }
 
+TEST_F(ResponsesRequestTest, WhatCameOfACallThatWasCutOffIsLeftOutToo) {
+  const std::string begin = R"([{"role": "user", "content": "a"},
+      {"type": "function_call", "status": "incomplete", "call_id": "c", "name": "f", "arguments": "{\"x"}, )";
+  const std::string output = R"({"type": "function_call_output", "call_id": "c", "output": "bad"}])";
+  EXPECT_EQ(messages_of(begin + output), R"([{"role":"user","content":"a"}])");
+  const std::string again = R"({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, )";
+  const OrderedJson read = parse_input(begin + again + output).chat.context["messages"];
+  ASSERT_EQ(read.size(), 3U) << "the id of a later call";
+  EXPECT_EQ(read[2]["content"], "bad");
+}
+
 TEST_F(ResponsesRequestTest, FieldsReachTheChat) {
   const ChatRequest chat = parse(R"({"input": "a", "max_output_tokens": 7, "temperature": 0.5, "top_k": 3,
       "seed": 9, "stop": ["x"], "min_p": 0.1, "repetition_penalty": 1.5, "priority": 4, "cache_salt": "s",

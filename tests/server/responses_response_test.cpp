@@ -165,6 +165,26 @@ TEST_F(ResponsesResponseTest, AnEndByLengthIsIncomplete) {
   EXPECT_TRUE(made.answer["completed_at"].is_null());
 }
 
+TEST_F(ResponsesResponseTest, ACallWhoseArgumentsBreakOffIsIncompleteAndTheNextTurnGoesOnWithoutIt) {
+  for (const char* whole_arguments : {"{}", "{\"a\": 1}", ""})
+    EXPECT_EQ(whole({calls(0, "c0", whole_arguments)})["output"][0]["status"], "completed");
+  for (const char* broken : {"{\"a\"", "[1]", "{\"a\": 1, \"a\": 2}"})
+    EXPECT_EQ(whole({calls(0, "c0", broken)})["output"][0]["status"], "incomplete") << broken;
+  const Made made = stream({calls(0, "c0", "{\"a\""), says("So")});
+  EXPECT_EQ(made.answer["status"], "completed");
+  EXPECT_EQ(made.answer["output"][0]["status"], "incomplete");
+  EXPECT_EQ(made.answer["output"][1]["status"], "completed");
+  const ResponsesContext next{model_, store_, 5, "resp_" + std::string(32, 'f')};
+  const auto request =
+      parse_responses_request(test::json(R"({"previous_response_id": ")" + kResponseId + R"(", "input": [
+          {"type": "function_call_output", "call_id": "c0", "output": "no JSON"},
+          {"role": "user", "content": "go on"}]})"),
+                              next);
+  EXPECT_EQ(request.chat.context["messages"].dump(),
+            R"([{"role":"user","content":"hi"},{"role":"assistant","content":"So"},)"
+            R"({"role":"user","content":"go on"}])");
+}
+
 TEST_F(ResponsesResponseTest, AnAbortIsAFailure) {
   for (const FinishReason reason : {FinishReason::kAbort, FinishReason::kTimeout}) {
     const Made made = stream({says("a"), says("b")}, reason);
@@ -225,6 +245,14 @@ TEST_F(ResponsesResponseTest, ReasoningCanBeLeftOut) {
   const Made made = stream(kTurn, FinishReason::kStop, "\"include_reasoning\": false");
   EXPECT_EQ(made.answer["output"].size(), 3U);
   EXPECT_EQ(made.answer["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+}
+
+TEST_F(ResponsesResponseTest, NoLogprobsOfHiddenReasoningStandWithTheText) {
+  const std::string fields = R"("include": ["message.output_text.logprobs"], "include_reasoning": false)";
+  const Made made = stream({thinks("t"), thinks("u"), says("a")}, FinishReason::kStop, fields, true);
+  const OrderedJson& logprobs = made.answer["output"][0]["content"][0]["logprobs"];
+  ASSERT_EQ(logprobs.size(), 1U);
+  EXPECT_EQ(logprobs[0]["logprob"], -2.5);
 }
 
 TEST_F(ResponsesResponseTest, ItsEndIsKeptWithItsKey) {
