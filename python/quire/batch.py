@@ -6,8 +6,10 @@ import argparse
 import ctypes
 import http.client
 import json
+import os
 import queue
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -33,10 +35,15 @@ class _Server:
     """`quire serve` on a free port of this machine, which ends with this process."""
 
     def __init__(self, flags: list[str]) -> None:
+        if any(flag.partition("=")[0].replace("_", "-") == "--api-key" for flag in flags):
+            raise BatchError("--api-key is not for a batch: its server has a key of its own")
+        key = secrets.token_hex(32)
+        self.headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         prctl = ctypes.CDLL(None).prctl
         self.process = subprocess.Popen(
             [str(program()), "serve", "--host", "127.0.0.1", "--port", "0", *flags], stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "QUIRE_API_KEY": key},
             preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
         self.address = ""
         assert self.process.stderr is not None
@@ -53,7 +60,7 @@ class _Server:
     @staticmethod
     def _show(lines: IO[str]) -> None:
         for line in lines:
-            if "stopping" not in line:
+            if not line.startswith("quire: stopping; "):  # as it was asked to
                 sys.stderr.write(line)
 
     def stop(self) -> None:
@@ -108,13 +115,13 @@ def _result(request: _Request, response: Optional[dict[str, Any]], code: str = "
     return result
 
 
-def _send(address: str, connection: Optional[http.client.HTTPConnection],
+def _send(server: _Server, connection: Optional[http.client.HTTPConnection],
           request: _Request) -> tuple[http.client.HTTPConnection, dict[str, Any]]:
     """Asks until the server takes the request."""
     while True:
         if connection is None:
-            connection = http.client.HTTPConnection(urlsplit("//" + address).netloc)
-        connection.request("POST", request.url, request.body, {"Content-Type": "application/json"})
+            connection = http.client.HTTPConnection(urlsplit("//" + server.address).netloc)
+        connection.request("POST", request.url, request.body, server.headers)
         answer = connection.getresponse()
         text = answer.read()
         if answer.status != _TOO_MANY:
@@ -131,8 +138,8 @@ def _send(address: str, connection: Optional[http.client.HTTPConnection],
 class _Workers:
     """Threads that each have one request at the server."""
 
-    def __init__(self, address: str, count: int) -> None:
-        self._address = address
+    def __init__(self, server: _Server, count: int) -> None:
+        self._server = server
         self._requests: queue.Queue[Optional[_Request]] = queue.Queue(count)
         self.results: queue.Queue[Union[dict[str, Any], Exception]] = queue.Queue()
         self._count = count
@@ -154,7 +161,7 @@ class _Workers:
             if request is None:
                 return
             try:
-                connection, result = _send(self._address, connection, request)
+                connection, result = _send(self._server, connection, request)
                 self.results.put(result)
             except (OSError, http.client.HTTPException) as error:
                 connection = None
@@ -240,7 +247,7 @@ def run_batch(source: Path, target: Path, flags: list[str], concurrency: int, sh
     with source.open("rb") as file:
         total = sum(1 for line in file if line.strip())
     server = _Server(flags)
-    workers = _Workers(server.address, concurrency)
+    workers = _Workers(server, concurrency)
     progress = make_progress(shows_progress, total, "Batch")
     progress.update(len(done))
     with target.open("a", encoding="utf-8") as out:

@@ -215,9 +215,11 @@ struct AgentBench : EngineOptions {
     flags.shown("--temperature", server.temperature, "0: always the most likely token");
     flags.value("--url,--base-url", server.url, "of a server to load instead, such as http://127.0.0.1:8000")
         ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
-    flags.value("--model", server.model, "its name there (default: the first that /v1/models lists)");
+    flags.value("--model", server.model, "its name there (default: the first that /v1/models lists)")
+        ->needs("--url");
     flags.value("--api-key", server.api_key, "sent there as a bearer token")->envname("OPENAI_API_KEY");
-    flags.shown("--extra-body", server.extra_body, "fields of every request there, a JSON object");
+    flags.shown("--extra-body", server.extra_body, "fields of every request there, a JSON object")
+        ->needs("--url");
     flags.shown("--vocab-size", sizes.vocab_size, "prompts' token ids are below", CLI::Range(257, 1 << 24));
     flags.on("--json", json, "print one JSON object; null: not measured, or not told");
   }

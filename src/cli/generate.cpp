@@ -77,6 +77,7 @@ struct Generate : EngineOptions {
     flags.on("--no-detokenize", sampling.no_text, "token ids alone, no text");
   }
   int run() {
+    check_flags();
     if (follows()) return 0;
     config.model = source.find(config.model);
     LLM llm(config);
@@ -105,6 +106,24 @@ struct Generate : EngineOptions {
   }
 
  private:
+  // Error where flags cannot stand together, before the model is loaded.
+  void check_flags() const {
+    const SamplingParams& given = sampling.given;
+    check_number(texts.size() + id_lists.size());
+    if (stream && given.n != 1) fail("--stream takes one output, not {}", given.n);
+    if (stream && given.best_of) fail("--stream and --best-of exclude each other");
+    if (stream && given.beam_width) fail("--stream and --beam-width exclude each other");
+    if (stream && json) fail("--stream and --json exclude each other");
+    if ((given.logprobs || given.prompt_logprobs) && !json)
+      fail("--logprobs and --prompt-logprobs are printed with --json");
+    if (sampling.no_text && !json) fail("--no-detokenize leaves nothing to print but with --json");
+  }
+  void check_number(std::size_t num_prompts) const {
+    if (num_prompts == 0)
+      fail("no prompt; give -p TEXT (- for lines of standard input) or --prompt-ids 1,2,3");
+    if (stream && num_prompts != 1) fail("--stream takes one prompt, not {}", num_prompts);
+  }
+
   std::vector<Prompt> prompts(const LLM& llm) const {
     std::vector<Prompt> result;
     const auto add = [&](const std::string& text) {
@@ -118,15 +137,7 @@ struct Generate : EngineOptions {
       for (std::string line; std::getline(std::cin, line);) add(line);
     }
     for (const std::string& list : id_lists) result.emplace_back(parse_ids(list));
-    if (result.empty()) fail("no prompt; give -p TEXT (- for lines of standard input) or --prompt-ids 1,2,3");
-    if (stream && result.size() != 1) fail("--stream takes one prompt, not {}", result.size());
-    const SamplingParams& given = sampling.given;
-    if (stream && given.n != 1) fail("--stream takes one output, not {}", given.n);
-    if (stream && given.best_of) fail("--stream and --best-of exclude each other");
-    if (stream && given.beam_width) fail("--stream and --beam-width exclude each other");
-    if ((given.logprobs || given.prompt_logprobs) && !json)
-      fail("--logprobs and --prompt-logprobs are printed with --json");
-    if (stream && json) fail("--stream and --json exclude each other");
+    check_number(result.size());  // with the lines of standard input
     return result;
   }
 

@@ -47,7 +47,9 @@ const std::terminate_handler other_handler = std::get_terminate();
 // What the command line has, the last one first. As vLLM's, serve takes --max_num_seqs for --max-num-seqs.
 std::vector<std::string> read_arguments(int argc, char** argv) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
-  const bool is_serve = !arguments.empty() && arguments.front() == "serve";
+  const auto command =
+      std::ranges::find_if(arguments, [](const std::string& argument) { return !argument.starts_with('-'); });
+  const bool is_serve = command != arguments.end() && *command == "serve";
   for (std::string& argument : arguments) {
     const std::size_t end = std::min(argument.find('='), argument.size());
     if (is_serve && argument.starts_with("--"))

@@ -70,7 +70,7 @@ void EngineOptions::add_numbers_to(Flags flags) {
               "what the KV cache holds: auto (as --dtype), fp8 (or fp8_e4m3) or fp8_e5m2");
   flags.value("--kv-cache-dtype-skip-layers", config.kv_cache_dtype_skip_layers,
               "layers whose KV cache stays as --dtype: numbers, and sliding_window, with commas");
-  flags.bytes("--kv-cache-memory", config.kv_cache_memory,
+  flags.bytes("--kv-cache-memory,--kv-cache-memory-bytes", config.kv_cache_memory,
               "bytes of each rank, or with a unit such as 4GiB (default: what max-num-seqs full sequences "
               "need, on a CPU at most 4GiB)");
   flags.bytes("--state-cache-memory", config.state_cache_memory,

@@ -70,7 +70,7 @@ struct Replay : EngineOptions {
       if (option != model && option != flags.command.get_help_ptr()) option->needs(model);
     flags.value("FILE", file, "what --record has written")->required();
     flags.value("--at", at, "show this step's plan, and what the scheduler has behind it")->excludes(model);
-    flags.on("--json", json, "print one JSON object");
+    flags.on("--json", json, "print one JSON object")->excludes("--at");
     flags.on("--window", window, "show it on a page at /window, step by step")
         ->excludes("--at", "--json", "--model");
     flags.shown("--port", port, "of the page; 0: any that is free", CLI::Range(0, 65535))->needs("--window");
@@ -136,6 +136,7 @@ struct Replay : EngineOptions {
   int show_part(const Recording& recording) const {
     const std::string plan = recorded_plan(recording);
     if (plan.empty() && at) fail("{}: step {} is not in it", file, *at);
+    if (json) fail("{}: it is the last part of what was, of which --json has nothing to say", file);
     print_info(recording.info());
     print_text(stdout, "the last part of what was: it can be looked at, not made again\n\n{}", plan);
     return 0;

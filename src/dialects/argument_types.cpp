@@ -56,20 +56,39 @@ const OrderedJson* resolve(const OrderedJson& root, const OrderedJson& schema) {
   return nullptr;
 }
 
-void drop_keywords(OrderedJson& schema, bool strict) {
+bool drop_keywords(OrderedJson& schema, bool strict) {
   constexpr const char* kUnsupported[] = {"uniqueItems", "unevaluatedItems", "unevaluatedProperties",
-                                          "$dynamicRef", "$recursiveRef"};
-  const auto drop = [&](OrderedJson& within) { drop_keywords(within, strict); };
+                                          "$dynamicRef", "$recursiveRef",    "maxContains",
+                                          "extends",     "disallow"};
+  bool dropped = false;
+  const auto drop = [&](OrderedJson& within) { dropped |= drop_keywords(within, strict); };
   if (schema.is_array()) std::ranges::for_each(schema, drop);
-  if (!schema.is_object()) return;
+  if (!schema.is_object()) return dropped;
   for (const char* key : {"title", "description", "default", "examples"}) schema.erase(key);
   for (const char* key : kUnsupported)
-    if (!strict) schema.erase(key);
-  for (const char* key : {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
+    if (!strict) dropped |= schema.erase(key) > 0;
+  // The opposite of a schema asks for more where that asks for less.
+  for (const char* key : {"not", "if"}) {
+    const auto found = schema.find(key);
+    if (found == schema.end() || !drop_keywords(*found, strict)) continue;
+    schema.erase(key);
+    dropped = true;
+  }
+  // Of alternatives that exclude each other some may be the same now.
+  if (const auto found = schema.find("oneOf"); found != schema.end() && drop_keywords(*found, strict)) {
+    dropped = true;
+    const OrderedJson any = std::move(*found);
+    schema.erase("oneOf");
+    if (!schema.contains("anyOf")) schema["anyOf"] = any;
+  }
+  for (const char* key : {"items", "prefixItems", "additionalItems", "contains", "additionalProperties",
+                          "propertyNames", "anyOf", "allOf", "then", "else"})
     if (const auto found = schema.find(key); found != schema.end()) drop(*found);
-  for (const char* key : {"properties", "patternProperties", "$defs", "definitions"})
+  for (const char* key :
+       {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"})
     if (const auto found = schema.find(key); found != schema.end() && found->is_object())
       std::ranges::for_each(*found, drop);
+  return dropped;
 }
 
 Properties properties_of(const OrderedJson& schema, std::string_view pointer) {

@@ -50,7 +50,8 @@ struct Properties {
 Properties properties_of(const OrderedJson& schema, std::string_view pointer);
 
 // Takes out of a schema, and those within it, what asks nothing of a value and may be long; if it is not
-// strict, also the keywords that no grammar enforces.
-void drop_keywords(OrderedJson& schema, bool strict);
+// strict, also the keywords that no grammar enforces, and `not` and `if` over them. Returns whether there
+// were such.
+bool drop_keywords(OrderedJson& schema, bool strict);
 
 }  // namespace quire::dialects

@@ -8,11 +8,14 @@
 namespace quire::grammar {
 namespace {
 
-// Keywords that allow every instance, or only say what another keyword means, between spaces.
-constexpr std::string_view kAnnotations =
-    " title description default examples $schema $id id $comment $defs definitions readOnly writeOnly "
-    "deprecated $anchor then else example nullable minContains contentEncoding contentMediaType "
-    "additionalItems $vocabulary contentSchema $dynamicAnchor options ";
+// Keywords that may make an instance invalid, between spaces. All others are annotations, or only say what
+// one of these means, where that is looked at: then, minContains, additionalItems.
+constexpr std::string_view kAssertions =
+    " type enum const $ref allOf anyOf oneOf not if minLength maxLength pattern format minimum maximum "
+    "exclusiveMinimum exclusiveMaximum multipleOf items prefixItems contains maxContains minItems maxItems "
+    "uniqueItems unevaluatedItems properties patternProperties additionalProperties propertyNames required "
+    "minProperties maxProperties unevaluatedProperties dependencies dependentRequired dependentSchemas "
+    "$dynamicRef $recursiveRef extends disallow ";
 
 // Two keywords, each of which says the opposite of the other: of a count one step further.
 struct Opposites {
@@ -42,7 +45,7 @@ SchemaCompiler::Schema SchemaCompiler::negation(Schema schema) {
   OrderedJson alternatives = OrderedJson::array();
   for (const auto& [key, value] : schema->items()) {
     ex_.check_time();
-    if (kAnnotations.find(" " + key + " ") == std::string_view::npos)
+    if (kAssertions.find(" " + key + " ") != std::string_view::npos)
       negate_keyword(schema, key, alternatives);
   }
   if (alternatives.empty())
@@ -80,6 +83,8 @@ void SchemaCompiler::negate_keyword(Schema schema, const std::string& key, Order
     return all;
   };
   if (negate_bound(schema, key, alternatives)) return;
+  if (key == "format" && value.is_string() && !pattern(schema, key, value.get<std::string>()))
+    return;  // an annotation
   if (key == "type") {
     add({{std::string(kNotType), value}});
   } else if (key == "const" || key == "enum") {

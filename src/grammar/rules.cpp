@@ -156,11 +156,13 @@ class RuleParser {
   }
 
   void directive() {
+    lark_ = true;  // which alone has them
     const std::string_view what = word();
     skip();
     if (what == "ignore") {
-      const auto ignored = element();
+      auto ignored = element();
       if (!ignored) fail_here("what to ignore is expected");
+      quantifier(*ignored);
       ignored_.push_back(*ignored);
     } else if (what == "import" && take("common.")) {
       const std::string name(word());

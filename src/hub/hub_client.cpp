@@ -157,7 +157,8 @@ HubRevision HubClient::revision(const std::string& revision) {
   bool too_long = false;
   insist(url, [&] {
     body.clear();
-    const auto take = [&](int, std::string_view bytes) {
+    const auto take = [&](int status, std::string_view bytes) {
+      if (status != 200) return true;  // a redirect says in words where it leads
       too_long = body.size() + bytes.size() > kMaxJsonBytes;
       if (!too_long) body += bytes;
       return !too_long;

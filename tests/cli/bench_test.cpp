@@ -95,6 +95,8 @@ TEST(BenchAgentTest, WrongFlagsAreMistakes) {
   expect("--seed x", "--seed");
   expect("--max-model-len 100", "max-model-len is 100");
   expect("--url http://127.0.0.1:9 --shape qwen3-0.6b", "excludes");
+  expect("--model " QUIRE_SOURCE_DIR "/models/toy", "--model requires --url");
+  expect("--extra-body '{}'", "--extra-body requires --url");
   expect(kSmallAgents.substr(12) + "--vocab-size 100000", "token id");
 }
 
@@ -178,6 +180,13 @@ TEST(PlanCommandTest, JsonAddsUp) {
   EXPECT_EQ(capacity.at("lengths").front().at("length"), 512);
   EXPECT_EQ(capacity.at("lengths").front().at("sequences").get<int>(),
             capacity.at("tokens").get<int>() / 512);
+}
+
+TEST(PlanCommandTest, VllmsNameOfTheCachesMemoryIsTaken) {
+  const std::string plan = "plan --shape qwen3-0.6b --memory 4GiB --json ";
+  const ProgramResult result = run_quire(plan + "--kv-cache-memory-bytes 1GiB");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, run_quire(plan + "--kv-cache-memory 1GiB").out);
 }
 
 TEST(PlanCommandTest, WhatDoesNotFitIsAnAnswer) {

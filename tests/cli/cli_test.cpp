@@ -62,7 +62,7 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate -p hi --beam-width 4 --stream"), "--beam-width");
   expect_mistake(run_quire("generate -p hi --beam-width 4 --early-stopping often"), "--early-stopping");
   expect_mistake(run_quire("generate -p hi --truncate-prompt-tokens 0"), "truncate_prompt_tokens is 0");
-  expect_mistake(run_quire("generate -p hi --no-detokenize --stop x"), "detokenize");
+  expect_mistake(run_quire("generate -p hi --json --no-detokenize --stop x"), "detokenize");
   expect_mistake(run_quire("generate -p hi --kv-cache-memory lots"), "--kv-cache-memory");
   expect_mistake(run_quire("generate -p hi --swap-space -1"), "swap-space is -1");
   expect_mistake(run_quire("generate -p hi --swap-space 1e-9"), "one takes");
@@ -87,6 +87,20 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("bench throughput --n 2 --temperature 0"), "n is 2");
   expect_mistake(run_quire("bench latency --max-model-len 10"), "max-model-len is 10");
   expect_mistake(run_quire("generate -p a -p b --stream"), "--stream");
+}
+
+TEST(CliTest, FlagsOfGenerateThatDoNotGoTogetherAreToldBeforeTheModelIsLoaded) {
+  const auto expect = [](const std::string& flags, const std::string& what) {
+    expect_mistake(run_quire("generate /nowhere " + flags), what);
+  };
+  expect("", "no prompt");
+  expect("-p a -p b --stream", "--stream takes one prompt, not 2");
+  expect("-p hi --stream --json", "--stream and --json");
+  expect("-p hi --stream --n 2", "--stream takes one output");
+  expect("-p hi --stream --best-of 2", "--best-of");
+  expect("-p hi --stream --beam-width 2", "--beam-width");
+  expect("-p hi --logprobs 1", "--json");
+  expect("-p hi --no-detokenize", "--json");
 }
 
 TEST(CliTest, QuantizeWritesWhatGenerateReads) {

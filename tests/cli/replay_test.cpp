@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run_program.h"
+#include "record/recording.h"
 #include "temp_dir.h"
 
 namespace quire {
@@ -54,6 +55,25 @@ TEST_F(ReplayCommandTest, ShowsAStepWithItsReasonsAndTheStateBehindIt) {
   const ProgramResult late = run_quire("replay " + file_ + " --at 100000");
   EXPECT_EQ(late.code, 2);
   EXPECT_NE(late.err.find("steps, not 100000"), std::string::npos) << late.err;
+}
+
+TEST_F(ReplayCommandTest, WhatIsNotPrintedAsJsonIsRefusedWithIt) {
+  record();
+  const auto expect_refused = [&](const std::string& flags, const std::string& message) {
+    const ProgramResult result = run_quire("replay " + file_ + " --json " + flags);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+    EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+  };
+  expect_refused("--at 25", "--at excludes --json");
+  RecordingInfo info = Recording(file_).info();
+  info.from_start = false;
+  const std::vector<std::byte> header = write_header(info);
+  std::ofstream(file_, std::ios::binary)
+      .write(reinterpret_cast<const char*>(header.data()), static_cast<std::streamsize>(header.size()));
+  expect_refused("", "the last part of what was");
+  EXPECT_EQ(run_quire("replay " + file_).code, 0);
 }
 
 TEST_F(ReplayCommandTest, ReadsARecordingUpToWhereItWasCutOff) {

@@ -366,7 +366,7 @@ void expect_rendered_calls(const OutputFormat& format, const OrderedJson& contex
     const Parsed parsed = test::parse_pieces(*parser, {std::string_view(text).substr(begin)});
     ASSERT_EQ(parsed.calls.size(), calls.size()) << parsed;
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      EXPECT_EQ(parsed.calls[i].name, calls[i].at("function").at("name"));
+      EXPECT_EQ(parsed.calls[i].name, calls[i].at("function").at("name").get<std::string>());
       EXPECT_EQ(OrderedJson::parse(parsed.calls[i].arguments), calls[i].at("function").at("arguments"));
     }
     return;

@@ -198,6 +198,11 @@ TEST(ToolGrammarTest, ChoosesToolsAndCalls) {
                {"no tool has the name \"x\""});
 }
 
+TEST(ToolGrammarTest, FreeTextBeginsNoCallOfAnyForm) {
+  EXPECT_THAT(tool_grammar(tool_dialect("qwen3_coder"), kTools, {.required = false}),
+              HasSubstr(R"("excludes":["<tool_call>","<function="])"));
+}
+
 TEST(ToolGrammarTest, AnswersStandInTheModelsTags) {
   const OrderedJson five = {{"type", "const_string"}, {"value", "5"}};
   const auto texts = [](const std::string& tag) {
@@ -352,6 +357,30 @@ TEST(ToolGrammarTest, KeywordsThatNoGrammarEnforcesAreLeftOutUnlessTheToolIsStri
     EXPECT_EQ(tag(unique, false), tag("", false)) << dialect;
     EXPECT_NE(tag(unique, true), tag("", true)) << dialect;
   }
+}
+
+TEST(ToolGrammarTest, KeywordsThatNoGrammarEnforcesAreLeftOutWhereverASchemaStands) {
+  const auto tag = [](const std::string& schema) {
+    OrderedJson tools = {{{"function", {{"name", "f"}, {"strict", false}}}}};
+    tools[0]["function"]["parameters"] = OrderedJson::parse(R"({"properties": {"a": )" + schema + "}}");
+    return tool_grammar(tool_dialect("hermes"), tools, {});
+  };
+  for (const std::string key :
+       {"then", "else", "contains", "propertyNames", "additionalItems", "items", "additionalProperties"})
+    EXPECT_EQ(tag("{\"" + key + R"(": {"type": "array", "uniqueItems": true}})"),
+              tag("{\"" + key + R"(": {"type": "array"}})"))
+        << key;
+  for (const std::string key : {"dependentSchemas", "dependencies"})
+    EXPECT_EQ(tag("{\"" + key + R"(": {"b": {"minItems": 1, "maxContains": 2}}})"),
+              tag("{\"" + key + R"(": {"b": {"minItems": 1}}})"))
+        << key;
+  // Of what they leave, not and if would ask for what the schema does not.
+  EXPECT_EQ(tag(R"({"type": "array", "not": {"uniqueItems": true}})"), tag(R"({"type": "array"})"));
+  EXPECT_EQ(tag(R"({"if": {"not": {"uniqueItems": true}}, "then": {"type": "array"}})"),
+            tag(R"({"then": {"type": "array"}})"));
+  EXPECT_NE(tag(R"({"not": {"type": "array"}})"), tag("{}"));
+  EXPECT_EQ(tag(R"({"oneOf": [{"type": "array", "uniqueItems": true}, {"type": "array"}]})"),
+            tag(R"({"anyOf": [{"type": "array"}, {"type": "array"}]})"));
 }
 
 // Without bounds these would take minutes, or all memory.

@@ -156,12 +156,30 @@ TEST(ToolParserTest, TagsThatAnOutputsEndCutsAreNoContent) {
                     "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n"
                     "</parameter>\n</function>\n</tool_call>",
                     "<parameter=a>\n1");
+  expect_no_content("qwen3_coder",
+                    "<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n</"
+                    "function>\n</tool_call>",
+                    "<parameter=a>\n1");
   expect_no_content("minimax_m2",
                     "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n"
                     "</invoke>\n</minimax:tool_call>",
                     "\"a\">1");
   test::expect_parsed(kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\nso </tool_",
                       {.content = "\nso </tool_", .calls = {{"f", "{}"}}});
+}
+
+TEST(ToolParserTest, QwenCallsWithoutTheirOuterTags) {
+  const test::MakeParser qwen = tool_parser("qwen3_coder");
+  const std::string f = "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>";
+  const std::string g = "<function=g>\n</function>";
+  const std::vector<Call> both = {{"f", "{\"a\": 1}"}, {"g", "{}"}};
+  expect_calls(qwen, "So.\n" + f + "\n" + g + " done", both, "So.\n done");
+  expect_calls(qwen, f + "\n</tool_call>\n" + g + "</tool_call>", both);
+  expect_calls(qwen, f + "\n<tool_call>\n" + g + "\n</tool_call>", both);
+  expect_calls(qwen, "<tool_call>\n" + f + "\n</tool_call>\n" + g, both);
+  for (const std::string_view text : {"<function=", "<function=f", "`<function=f>` is one", "</tool_call>",
+                                      "<function=f>\nx</function>", "<function=f>\n<parameter=a>"})
+    expect_content(qwen, text);
 }
 
 TEST(ToolParserTest, Llama) {

@@ -259,6 +259,25 @@ TEST(JsonSchema, CombinesSchemas) {
          {"2"}});
 }
 
+TEST(JsonSchema, TakesUnknownKeywordsForAnnotationsInWhatItNegates) {
+  check({Kind::kJsonSchema,
+         R"({"oneOf": [{"type": "integer", "x-unit": "s"}, {"type": "number", "": 1}]})",
+         {"0.5"},
+         {"1", R"("")"}});
+  check({Kind::kJsonSchema,
+         R"({"type": "string", "not": {"format": "phone", "minLength": 2, "maxlength": 3}})",
+         {R"("a")"},
+         {R"("ab")", R"("abcd")"}});
+  check({Kind::kJsonSchema,
+         R"({"if": {"type": "integer", "markdownDescription": "a"}, "then": {"minimum": 3}})",
+         {"3", "2.5", "null"},
+         {"2"}});
+  check(Refusal{Kind::kJsonSchema, R"({"not": {"x-unit": "s", "format": "phone"}})", {"no text"}});
+  for (const char* asserts : {R"("format": "date")", R"("uniqueItems": true)", R"("maxContains": 1)",
+                              R"("if": {}, "then": {})", R"("prefixItems": [])"})
+    check(Refusal{Kind::kJsonSchema, std::string(R"({"not": {)") + asserts + "}}", {"#/not/", "opposite"}});
+}
+
 TEST(JsonSchema, ResolvesReferencesWithinTheNearestId) {
   check(
       {Kind::kJsonSchema,

@@ -27,6 +27,14 @@ TEST(Rules, AreLark) {
        {"d:1", "a def:1", "a:y"}});
 }
 
+TEST(Rules, MayIgnoreARegularExpressionAnywhereAndRepeatIt) {
+  const std::vector<std::string_view> right = {"ab", " a \t b "}, wrong = {"a\nb", "a-b"};
+  for (const char* ignoring :
+       {"%ignore /[ \\t]+/\nstart: \"a\" \"b\"", "%ignore /[ \\t]/+\nstart: \"a\" \"b\"",
+        "start: \"a\" c\n%ignore /[ \\t]/ +\n?c: \"b\"", "start: \"a\" c\n%ignore /[ \\t]/\n?c: \"b\""})
+    check({Kind::kGrammar, ignoring, right, wrong});
+}
+
 TEST(Rules, MayHaveTokensInTerminals) {
   Matcher matcher(compiled(Kind::kGrammar, "start: A\nA: \"a\" <|call|>"));
   for (const int token : {int{'a'}, kSpecial, kEnd}) {

@@ -92,7 +92,9 @@ TEST_F(DownloadTest, ARenamedModelIsFollowed) {
     const std::size_t at = request.target.find("old/name");
     if (at == std::string::npos) return false;
     std::string target = request.target;
-    return connection.answer(307, "Location: " + target.replace(at, 8, "org/name") + "\r\n");
+    target.replace(at, 8, "org/name");
+    return connection.answer(307, "Location: " + target + "\r\n",
+                             request.method == "HEAD" ? "" : "Temporary Redirect. Redirecting to " + target);
   };
   EXPECT_EQ(read(find({"old/name"}) / "model.safetensors"), weights_);
 }

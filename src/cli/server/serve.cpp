@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <memory>
 
@@ -172,6 +173,7 @@ struct Serve : EngineOptions {
  private:
   // What flags mean together. Error where that cannot be, before the model is loaded.
   void settle_options() {
+    check_names();
     server.http.port = static_cast<std::uint16_t>(port);
     server.access_log = server::parse_access_log_format(access_log);
     if (no_access_log ||
@@ -192,10 +194,21 @@ struct Serve : EngineOptions {
     given_defaults({}, config);
   }
 
+  // --served-model-name takes all words that follow it, a MODEL too.
+  void check_names() const {
+    const std::vector<std::string>& names = service.served_model_names;
+    if (names.size() < 2 || !config.model.empty() || shape) return;
+    std::error_code ec;
+    if (names.back().find('/') != std::string::npos || std::filesystem::exists(names.back(), ec))
+      fail("--served-model-name has taken {} for a name, and there is no MODEL, which goes first",
+           in_quotes(names.back()));
+  }
+
   void add_access_options(Flags flags) {
     flags
         .list("--api-key", server.api_keys,
-              "a key that every request but /health must bring (repeatable; or in QUIRE_API_KEY, where ps "
+              "a key that every request must bring, but /health, /live and /ping (repeatable; or in "
+              "QUIRE_API_KEY, where ps "
               "does not show it)")
         ->envname("QUIRE_API_KEY");
     flags.on("--public-metrics", server.public_metrics, "/metrics needs no key");

@@ -36,6 +36,16 @@ TEST(ServeFlagsTest, UnknownFlagsNameTheNearestOne) {
 
 TEST(ServeFlagsTest, UnderscoresAreDashesInNames) {
   expect_refused("--root_path=a_b", "--root-path is \"a_b\"");
+  EXPECT_THAT(run_quire("-v serve --port 0 --root_path=a_b").err, HasSubstr("--root-path is \"a_b\""));
+}
+
+TEST(ServeFlagsTest, AModelThatIsTakenForANameIsRefused) {
+  expect_refused("--served-model-name qwen org/name", "\"org/name\" for a name, and there is no MODEL");
+  expect_refused("--served-model-name qwen " QUIRE_SOURCE_DIR, "which goes first");
+  const std::string wrong = " --root-path x";  // so that it ends there
+  for (const char* right :
+       {"--served-model-name a b", "--served-model-name org/name", "no/model --served-model-name a org/name"})
+    expect_refused(right + wrong, "--root-path is \"x\"");
 }
 
 TEST(ServeFlagsTest, WrongValuesAreRefusedBeforeItListens) {
