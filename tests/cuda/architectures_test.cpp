@@ -24,10 +24,14 @@ TEST(ArchitecturesTest, WhatHasALetterRunsWhereItIsFor) {
   EXPECT_FALSE(runs_on("100f", 12, 0));
 }
 
-TEST(ArchitecturesTest, PtxRunsOnAllThatIsNewer) {
-  EXPECT_TRUE(runs_on("80-virtual", 12, 0));
+TEST(ArchitecturesTest, PtxRunsOnWhatIsNewerAndWantsNoMore) {
+  EXPECT_TRUE(runs_on("80-virtual", 8, 9));
+  EXPECT_TRUE(runs_on("100-virtual", 12, 0));
   EXPECT_TRUE(runs_on("120", 12, 0));
   EXPECT_FALSE(runs_on("100-virtual", 9, 0));
+  EXPECT_FALSE(runs_on("80", 9, 0));
+  EXPECT_FALSE(runs_on("90", 9, 0));
+  EXPECT_FALSE(runs_on("80-virtual", 12, 0));
 }
 
 TEST(ArchitecturesTest, NamesAreTakenForRight) {

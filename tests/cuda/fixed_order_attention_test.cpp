@@ -31,7 +31,8 @@ class FixedOrderAttentionTest : public AttentionTest {
 
 constexpr PagedShape kShapes[] = {{2, 1, 8, 8},    {6, 1, 64, 16},   {3, 3, 80, 32},   {16, 8, 128, 16},
                                   {2, 1, 256, 64}, {71, 1, 64, 256}, {6, 2, 96, 8},    {8, 2, 128, 128},
-                                  {4, 4, 512, 16}, {2, 1, 512, 8},   {16, 2, 512, 64}, {3, 1, 272, 16}};
+                                  {4, 4, 512, 16}, {2, 1, 512, 8},   {16, 2, 512, 64}, {3, 1, 272, 16},
+                                  {4, 2, 100, 16}, {2, 1, 6, 8}};
 
 TEST_P(FixedOrderAttentionTest, EqualsTheReference) {
   for (const PagedShape& shape : kShapes) {

@@ -185,7 +185,8 @@ TEST_F(QuantizedTest, LinearIsRightOnLongRowsAndManyRows) {
       for (const std::int64_t tokens : {1, 8, 16, 24, 40})
         expect_right(name, matrix, input, tokens, DType::kF32, 2e-5, linear_of(matrix, false));
       LaunchContext small = context_;  // a device whose blocks have less memory
-      for (const auto& [tokens, kilobytes] : {std::pair{8, 99}, {16, 99}, {40, 99}, {40, 64}}) {
+      for (const auto& [tokens, kilobytes] :
+           {std::pair{1, 99}, {3, 99}, {8, 99}, {16, 99}, {40, 99}, {40, 64}}) {
         small.shared_bytes = kilobytes * 1024;
         expect_right(name, matrix, input, tokens, DType::kF32, 2e-5,
                      [&](const Tensor& out, const Tensor& x, const Tensor& bias) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -256,6 +257,15 @@ TEST_F(CudaSamplingTest, DrawsWhatTheReferenceDraws) {
       }
     }
   }
+}
+
+// Of seed 1, the token 2 has random bits at this position that are nearest to 1.
+TEST_F(CudaSamplingTest, DrawsTheOnlyTokenThatMayBeWhateverItsRandomNumber) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const std::vector<Row> rows = {
+      {.logits = {kNever, kNever, 0, kNever, kNever, kNever, kNever}, .position = 18056611}};
+  EXPECT_EQ(sample_on_gpu(rows), std::vector<std::int32_t>{2});
+  EXPECT_EQ(sample_on_cpu(rows), std::vector<std::int32_t>{2});
 }
 
 // Where GPU and reference differ in a full vocabulary, the two scores are equal to rounding.

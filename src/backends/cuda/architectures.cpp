@@ -14,6 +14,9 @@ bool one_runs_on(std::string_view architecture, int major, int minor) {
   if (error != std::errc()) return true;
   const std::string_view rest(digits_end, end);
   if (rest.starts_with('a')) return number == major * 10 + minor;
+  if (major == 9) return false;  // its kernels are those of 90a
+  if (major > 9 && number < 90)
+    return false;  // clusters of blocks are asked for, and not in what was compiled
   const bool in_family = number / 10 == major && number % 10 <= minor;
   if (rest.starts_with('f') || rest == "-real") return in_family;
   return number <= major * 10 + minor;

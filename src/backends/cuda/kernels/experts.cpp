@@ -59,7 +59,8 @@ void run_pass(const LaunchContext& context, const ExpertCall& call, const Expert
   QUIRE_CHECK(bytes <= call.workspace.bytes(), "experts want {} bytes of {}", bytes, call.workspace.bytes());
   const bool few = !fixed_order && are_few(tokens, shape);
   if (call.codes != nullptr && dtype != DType::kF32) {
-    if (few) return quantized_experts_by_pair(context, call, shape, scratch.inner);
+    if (few && quantized_pairs_have_room(context, *call.codes))
+      return quantized_experts_by_pair(context, call, shape, scratch.inner);
     const bool dequantizes = !fixed_order && prefers_dequantizing(tokens, shape, dtype);
     experts_by_group(context, call, shape, scratch, dequantizes ? tile_tokens_of(tokens, shape) : 0);
   } else if (!has_grouped_experts(shape, dtype) || few) {

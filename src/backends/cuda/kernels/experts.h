@@ -70,7 +70,8 @@ struct ExpertScratch {
 // depends on another.
 void experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                      const Tensor& inner);
-// The same of codes, in 16 bits.
+// The same of codes, in 16 bits, where a block of threads has room for their tiles.
+bool quantized_pairs_have_room(const LaunchContext& context, const ExpertCodes& codes);
 void quantized_experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                                const Tensor& inner);
 

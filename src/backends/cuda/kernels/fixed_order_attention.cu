@@ -37,6 +37,20 @@ struct Params {
   int num_kv_heads, group, head_dim, block_size;
 };
 
+// Whole vectors of heads lie where they can be loaded as such.
+__device__ bool has_vectors(const Params& p) { return p.head_dim % 8 == 0; }
+
+template <typename T>
+__device__ float value_of(const T* from) {
+  return widen(*from);
+}
+template <CacheCode kCode>
+__device__ float value_of(const Code<kCode>* from) {
+  std::uint32_t first, rest;
+  widen_codes<kCode>(from->bits, first, rest);
+  return __low2float(reinterpret_cast<const __half2&>(first));
+}
+
 // The kVector dimensions that a lane loads and sums.
 template <int kVector, typename T>
 __device__ void load(float (&to)[kVector], const T* from) {
@@ -66,6 +80,18 @@ __device__ void load(float (&to)[kVector], const Code<kCode>* from) {
   }
 }
 
+// The same where only `dims` of them may be there; vectors: all or none are.
+template <int kVector, typename T>
+__device__ void load(float (&to)[kVector], const T* from, int dims, bool vectors) {
+  if (vectors) {
+    if (dims > 0) load(to, from);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    if (i < dims) to[i] = value_of(from + i);
+}
+
 // What one warp has summed for kHeads query heads of one KV head. T: elements of the cache. kLanes lanes
 // share a key, each with kVector dimensions; 32 / kLanes keys go side by side. All arithmetic is spelled out,
 // so that the compiler may not contract it in one way here and in another there.
@@ -83,14 +109,14 @@ struct Sums {
   // Scores of a chunk: lane j gets those of key j. `row`: offset of this lane's key, negative where there is
   // none. Key sub * kLanes + step is the one that lanes [sub * kLanes, (sub + 1) * kLanes) share in a step.
   __device__ void score(const T* keys, std::int64_t row, const float (&q)[kHeads][kVector], int lane,
-                        bool has_dims, float (&scores)[kHeads]) const {
+                        int dims, bool vectors, float (&scores)[kHeads]) const {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) scores[h] = -INFINITY;
 #pragma unroll 4
     for (int step = 0; step < kLanes; ++step) {
       const std::int64_t from = __shfl_sync(~0U, row, lane / kLanes * kLanes + step);
       float k[kVector] = {};
-      if (from >= 0 && has_dims) load(k, keys + from);
+      if (from >= 0) load(k, keys + from, dims, vectors);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         float sum = 0;
@@ -119,13 +145,13 @@ struct Sums {
   }
 
   __device__ void add_values(const T* values, std::int64_t row, const float (&weights)[kHeads], int lane,
-                             bool has_dims) {
+                             int dims, bool vectors) {
 #pragma unroll 4
     for (int step = 0; step < kLanes; ++step) {
       const int key = lane / kLanes * kLanes + step;
       const std::int64_t from = __shfl_sync(~0U, row, key);
       float v[kVector] = {};
-      if (from >= 0 && has_dims) load(v, values + from);
+      if (from >= 0) load(v, values + from, dims, vectors);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float weight = __shfl_sync(~0U, weights[h], key);
@@ -218,7 +244,8 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int dim = lane % kLanes * kVector;
-  const bool has_dims = dim < p.head_dim;
+  const int dims = max(0, min(kVector, p.head_dim - dim));
+  const bool vectors = has_vectors(p);
   const int head = kv_head * p.group + first;
   const std::int64_t column = std::int64_t{head} * p.head_dim;
   const T* q_row = static_cast<const T*>(p.q) + token * p.q_stride + column;
@@ -227,7 +254,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
   Sums<E, kLanes, kHeads, kVector> sums;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    if (h < heads && has_dims) load(q[h], q_row + h * p.head_dim + dim);
+    if (h < heads) load(q[h], q_row + h * p.head_dim + dim, dims, vectors);
     if (h < heads && p.slopes != nullptr) slopes[h] = __fmul_rn(p.slopes[head + h], kLog2E);
     if (h < heads && p.scores.sinks != nullptr && warp == 0) {  // as a key without a value before all others
       sums.top[h] = __fmul_rn(p.scores.sinks[head + h], kLog2E);
@@ -257,7 +284,7 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
       }
     }
     float scores[kHeads];
-    sums.score(keys, row, q, lane, has_dims, scores);
+    sums.score(keys, row, q, lane, dims, vectors, scores);
     if constexpr (kIsCode<E>) {
 #pragma unroll
       for (float& score : scores) score = __fmul_rn(score, key_scale);
@@ -271,11 +298,11 @@ __global__ __launch_bounds__(kWarps * 32) void fixed_order_kernel(const Params p
 #pragma unroll
       for (float& weight : scores) weight = __fmul_rn(weight, value_scale);
     }
-    sums.add_values(values, row, scores, lane, has_dims);
+    sums.add_values(values, row, scores, lane, dims, vectors);
   }
 
   sums.join_lanes();
-  share_sums(sums, shared, dim, lane < kLanes && has_dims);
+  share_sums(sums, shared, dim, lane < kLanes && dims > 0);
   __syncthreads();
   merge_warps(p, shared, static_cast<T*>(p.out) + token * p.out_stride + column, heads);
 }

@@ -148,9 +148,9 @@ __global__ __launch_bounds__(kBiasThreads) void add_bias_kernel(Out* out, std::i
                                                                 const float* bias, int n) {
   admit_next_kernel();
   wait_for_kernels();
-  const int o = blockIdx.x * kBiasThreads + threadIdx.x;
+  const int o = blockIdx.y * kBiasThreads + threadIdx.x;
   if (o >= n) return;
-  Out& value = out[blockIdx.y * stride + o];
+  Out& value = out[blockIdx.x * stride + o];
   value = static_cast<Out>(static_cast<float>(value) + bias[o]);
 }
 
@@ -176,7 +176,7 @@ void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const T
 void add_bias(const LaunchContext& context, const Tensor& out, const Tensor& bias) {
   const auto n = static_cast<int>(out.dim(1));
   if (n == 0 || out.dim(0) == 0) return;
-  const dim3 grid((n + kBiasThreads - 1) / kBiasThreads, static_cast<unsigned>(out.dim(0)));
+  const dim3 grid(static_cast<unsigned>(out.dim(0)), (n + kBiasThreads - 1) / kBiasThreads);
   const auto* values = bias.data_as<const float>();
   dispatch_out(out.dtype(), [&]<typename Out>() {
     launch(context, "add_bias", add_bias_kernel<Out>, grid, kBiasThreads, 0, out.data_as<Out>(),

@@ -404,6 +404,18 @@ __global__ __launch_bounds__(Plan<kWay>::kWarps * 32, Plan<kWay>::kBlocksOfSm) v
   }
 }
 
+template <Way kWay>
+int ring_bytes(const Layout& layout) {
+  using P = Plan<kWay>;
+  return P::kWarps * P::kSlots * P::kRows * layout.tile_bytes;
+}
+
+template <Way kWay>
+bool has_room(const LaunchContext& context, const QuantizedMatrix& matrix) {
+  constexpr int kOthers = sizeof(ByteValues) + sizeof(BlockSums<kWay>);
+  return ring_bytes<kWay>(matrix.layout) + kOthers <= context.shared_bytes;
+}
+
 // items: tokens or experts.
 template <Way kWay>
 void launch_experts(const LaunchContext& context, const char* name, ExpertArgs args, std::int64_t items,
@@ -416,7 +428,7 @@ void launch_experts(const LaunchContext& context, const char* name, ExpertArgs a
   const auto blocks = static_cast<unsigned>(((args.units << args.k_log2) + P::kWarps - 1) / P::kWarps);
   const dim3 grid(blocks, static_cast<unsigned>(items),
                   kWay == Way::kPair ? static_cast<unsigned>(args.routing.top_k) : 1);
-  const int bytes = P::kWarps * P::kSlots * P::kRows * layout.tile_bytes;
+  const int bytes = ring_bytes<kWay>(layout);
   dispatch_operand(dtype, [&]<typename T>() {
     dispatch_codes(layout, [&]<CodeKind kCode, bool kMinima>() {
       const auto kernel = quantized_experts_kernel<T, kCode, kMinima, kWay>;
@@ -440,6 +452,10 @@ ExpertArgs args_of(const Tensor& out, const Tensor& x, const QuantizedMatrix& ma
 }
 
 }  // namespace
+
+bool quantized_pairs_have_room(const LaunchContext& context, const ExpertCodes& codes) {
+  return has_room<Way::kPair>(context, codes.gate_up) && has_room<Way::kSum>(context, codes.down);
+}
 
 void quantized_experts_by_pair(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                                const Tensor& inner) {

@@ -416,8 +416,11 @@ int plan_block(const LaunchContext& context, MatvecArgs& args, int block_tiles) 
   const int tile_sums = k_warps * args.tokens * kRowPitch * int{sizeof(float)};
   const int passes = ceil_div(block_tiles * tile_sums, std::min(kMaxPassBytes, limit / 2));
   args.pass_tiles = ceil_div(ceil_div(block_tiles, passes), 2 * row_step) * 2 * row_step;
-  const int pass_bytes = args.pass_tiles * tile_sums;
   const int unit_bytes = kWarps * args.unit_tiles * layout.tile_bytes;
+  while (args.pass_tiles > 2 * row_step && args.pass_tiles * tile_sums + unit_bytes > limit)
+    args.pass_tiles -= 2 * row_step;
+  const int pass_bytes = args.pass_tiles * tile_sums;
+  require(pass_bytes + unit_bytes <= limit, "quantized_matvec: shared memory");
   args.ring_units =
       std::clamp((limit - pass_bytes) / unit_bytes, 1, std::min(warp_units(args.k_warps_log2), kRing));
   args.parts_log2 = args.tokens == 1 ? 3 : 0;

@@ -228,7 +228,7 @@ class Race {
   }
   // As the reference has it, to the last operation.
   __device__ float score(float logit, std::uint32_t bits) const {
-    const float uniform = __fmul_rn(__fadd_rn(static_cast<float>(bits), 0.5F), 0x1p-32F);
+    const float uniform = fminf(__fmul_rn(__fadd_rn(static_cast<float>(bits), 0.5F), 0x1p-32F), kMostUniform);
     return __fsub_rn(__fmul_rn(logit, inverse_temperature_), logf(-log1pf(-uniform)));
   }
 
