@@ -32,10 +32,17 @@ int usable_cores() {
 
 ThreadPool::ThreadPool(int num_threads) : spins_(num_threads <= usable_cores()) {
   QUIRE_CHECK(num_threads >= 1);
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (...) {  // there may be no more threads
+    close();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { close(); }
+
+void ThreadPool::close() {
   closing_.store(true, std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_release);
   job_.notify_all();

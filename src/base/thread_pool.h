@@ -41,6 +41,8 @@ class ThreadPool {
  private:
   using Call = void (*)(const void* function, int part, int thread);
 
+  void close();
+
   void run_erased(int num_parts, Call call, const void* function);
   void work(int thread);
   void take_parts(int thread);

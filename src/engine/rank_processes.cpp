@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <span>
 
 #include "base/error.h"
@@ -160,31 +161,38 @@ bool is_follower() {
 void follow(const EngineConfig& config, const std::function<ModelFiles()>& open_model) {
   Processes& processes = *started_processes();
   check_rank_count(config);
-  const auto channel = join_control(processes.broadcast({}, 0), processes.rank());
-  const auto connect = [&](Backend&) { return processes.connect([&channel] { channel->check(); }); };
-  std::optional<EngineSetup> setup;  // made with the first order, which is answered
-  std::optional<Rank> rank;
-  while (const std::optional<ControlMessage> message = channel->receive(0)) {
-    bool answered = false;
-    try {
-      const RankOrder order = decode_order(*message);
-      if (order.handler == nullptr) break;
-      answered = order.is_answered();
-      if (order.plan) channel->set_progress(order.plan->id);
-      if (!rank) {
-        setup.emplace(EngineSetup{config, open_model()});
-        rank.emplace(*setup, device_options(config, processes.place_on_host()), connect);
+  auto channel = join_control(processes.broadcast({}, 0), processes.rank());
+  const auto connect = [&](Backend&) { return processes.connect([own = channel.get()] { own->check(); }); };
+  std::unique_ptr<EngineSetup> setup;  // made with the first order, which is answered
+  std::unique_ptr<Rank> rank;
+  try {
+    while (const std::optional<ControlMessage> message = channel->receive(0)) {
+      bool answered = false;
+      try {
+        const RankOrder order = decode_order(*message);
+        if (order.handler == nullptr) break;
+        answered = order.is_answered();
+        if (order.plan) channel->set_progress(order.plan->id);
+        if (!rank) {
+          setup = std::make_unique<EngineSetup>(EngineSetup{config, open_model()});
+          rank = std::make_unique<Rank>(*setup, device_options(config, processes.place_on_host()), connect);
+        }
+        RankAnswer answer;
+        rank->execute(order, answer);
+        if (answered) send_answer(*channel, kAnswer, answer.cache_bytes, answer.common);
+      } catch (const std::exception& e) {
+        if (!answered) {
+          channel->give_up(e.what());
+          throw;
+        }
+        send_answer(*channel, kFailed, 0, e.what());
       }
-      RankAnswer answer;
-      rank->execute(order, answer);
-      if (answered) send_answer(*channel, kAnswer, answer.cache_bytes, answer.common);
-    } catch (const std::exception& e) {
-      if (!answered) {
-        channel->give_up(e.what());
-        throw;
-      }
-      send_answer(*channel, kFailed, 0, e.what());
     }
+  } catch (...) {
+    // GPUs and MPI may still be at work in what would be freed, and hold up who frees it.
+    if (rank) rank->abandon();
+    [[maybe_unused]] const void* const kept[] = {rank.release(), setup.release(), channel.release()};
+    throw;
   }
   rank.reset();
   if (channel->end()) processes.finish();

@@ -139,8 +139,11 @@ class RankThreads : public RankGroup {
   void on_lost(Listener listener) override { listener_ = std::move(listener); }
 
  protected:
-  void send(const RankOrder& order) override {
+  void send(const RankOrder& order) override try {
     for (const auto& thread : threads_) thread->send(order);
+  } catch (...) {                       // those that have it would wait for the others
+    meeting_->fail("not sent to all");  // which takes no memory
+    throw;
   }
 
   RankAnswer answer(int rank, double patience) override {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -35,9 +36,12 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::uint64_t key, std::array<
   return counter;
 }
 
+// The largest float below 1. At 1 no token could win, not even the only one that may.
+inline constexpr float kMostUniform = 0x1.fffffep-1F;
+
 // Exponentially distributed with rate 1. Small values, the ones that win a race, keep 32 bits of resolution.
 inline float exponential(std::uint32_t bits) {
-  const float uniform = (static_cast<float>(bits) + 0.5F) * 0x1p-32F;  // in (0, 1]
+  const float uniform = std::min((static_cast<float>(bits) + 0.5F) * 0x1p-32F, kMostUniform);
   return -std::log1p(-uniform);
 }
 

@@ -159,8 +159,9 @@ std::uint64_t EventWriter::name(std::string_view text) const {
 void EventWriter::begin() {
   out_.bytes.clear();
   out_.number(time_);
-  event_ = out_.bytes.size();
+  begin_ = event_ = out_.bytes.size();
   last_time_ = time_;
+  num_at_begin_ = num_in_flight_;
 }
 
 void EventWriter::end() { kind(kEnd); }
@@ -216,11 +217,14 @@ void EventWriter::planned(const StepPlan* plan, std::span<const PlanningFailure>
     out_.number(failure.id);
     chains_.erase(failure.id);
   }
-  if (plan != nullptr) write_plan(out_, *plan);
+  if (plan == nullptr) return;
+  write_plan(out_, *plan);
+  ++num_in_flight_;
 }
 
 void EventWriter::applied(const StepResult& result, std::span<const SequenceUpdate> updates) {
   kind(kApplied);
+  --num_in_flight_;
   out_.number(result.sequences.size());
   auto update = updates.begin();
   for (const SequenceResult& sequence : result.sequences) {
@@ -268,6 +272,7 @@ void EventWriter::forked(SequenceId first, std::span<const BeamFork> forks) {
 
 void EventWriter::lost_steps(std::span<const SequenceUpdate> updates) {
   kind(kLost);
+  num_in_flight_ = 0;
   for (const SequenceUpdate& update : updates) chains_.erase(update.id);
 }
 
@@ -336,15 +341,18 @@ TokenId RecordingReader::read_token(FinishReason finish) {
   return in_.next_number<TokenId>();
 }
 
-// Of steps before the first chunk that was kept, the sequences are not known: their ids are 0.
+// Of steps that were planned before the first chunk that was kept, the sequences are not known: their ids are
+// 0.
 void RecordingReader::read_applied(SchedulerObserver& to) {
   StepResult result;
   std::vector<SequenceUpdate> updates;
   std::vector<SequenceId> ids(in_.size());
   if (!in_flight_.empty()) {
-    if (in_flight_.front().size() != ids.size())
-      fail("a result of {} sequences to a plan of {}", ids.size(), in_flight_.front().size());
-    ids = std::move(in_flight_.front());
+    if (!in_flight_.front().empty()) {
+      if (in_flight_.front().size() != ids.size())
+        fail("a result of {} sequences to a plan of {}", ids.size(), in_flight_.front().size());
+      ids = std::move(in_flight_.front());
+    }
     in_flight_.pop_front();
   }
   for (const SequenceId id : ids) {

@@ -37,8 +37,10 @@ class EventWriter final : public SchedulerObserver {
   // The time of the events that follow, in microseconds since the recording began; never less than before.
   void set_time(std::uint64_t time) { time_ = time; }
   std::span<const std::byte> chunk() const { return out_.bytes; }
-  void begin();  // a new chunk; what chunk() was is gone
-  void end();    // nothing follows: the recording is whole
+  bool is_empty() const { return out_.bytes.size() == begin_; }  // no event stands in the chunk
+  int num_in_flight() const { return num_at_begin_; }            // steps, where it begins
+  void begin();                                                  // a new chunk; what chunk() was is gone
+  void end();                                                    // nothing follows: the recording is whole
   // Takes the last event out of the chunk, which may be there in part; no other may follow.
   void take_back() { out_.bytes.resize(event_); }
 
@@ -66,7 +68,8 @@ class EventWriter final : public SchedulerObserver {
   EventFormat format_;
   std::uint64_t secret_;
   ByteWriter out_;
-  std::size_t event_ = 0;  // where in it the last one begins
+  std::size_t begin_ = 0, event_ = 0;         // where in it the first one begins, and the last
+  int num_in_flight_ = 0, num_at_begin_ = 0;  // steps: now, and when the chunk began
   std::uint64_t time_ = 0;
   std::uint64_t last_time_ = 0;
   std::map<SequenceId, Chain> chains_;  // of all that are not known to have ended

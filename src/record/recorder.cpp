@@ -56,8 +56,9 @@ void Recorder::save(const std::string& path) {
   const std::lock_guard lock(mutex_);
   RecordingInfo info = info_;
   info.from_start = !dropped_;
+  info.num_in_flight = chunks_.empty() ? writer_.num_in_flight() : chunks_.front().num_in_flight;
   bool written = write(file.get(), write_header(info));
-  for (const Chunk& chunk : chunks_) written = written && write(file.get(), frame_chunk(chunk));
+  for (const Chunk& chunk : chunks_) written = written && write(file.get(), frame_chunk(chunk.bytes));
   if (!written || !write(file.get(), frame_chunk(writer_.chunk())))
     fail("a recording cannot be written to {}: {}", in_quotes(path), std::strerror(errno));
 }
@@ -85,7 +86,7 @@ void Recorder::give_up(const char* why) {
 // The chunk in the making is whole.
 void Recorder::seal() {
   const auto chunk = writer_.chunk();
-  chunks_.emplace_back(chunk.begin(), chunk.end());
+  chunks_.push_back({{chunk.begin(), chunk.end()}, writer_.num_in_flight()});
   num_bytes_ += chunk.size();
   writer_.begin();
   if (file_) {
@@ -94,7 +95,7 @@ void Recorder::seal() {
     return;
   }
   for (; num_bytes_ > kMemoryBytes; chunks_.pop_front(), dropped_ = true)
-    num_bytes_ -= chunks_.front().size();
+    num_bytes_ -= chunks_.front().bytes.size();
 }
 
 void Recorder::write_chunks() {
@@ -104,13 +105,13 @@ void Recorder::write_chunks() {
     wake_.wait_for(lock, kFlushInterval, [this] { return closing_ || broken_ || !chunks_.empty(); });
     last = closing_ || broken_;
     try {
-      if (chunks_.empty() || last) seal();
+      if ((chunks_.empty() || last) && !writer_.is_empty()) seal();
       std::deque<Chunk> chunks;
       chunks.swap(chunks_);
       num_bytes_ = 0;
       lock.unlock();
       for (const Chunk& chunk : chunks)
-        if (!write(file_.get(), frame_chunk(chunk))) fail("{}", std::strerror(errno));
+        if (!write(file_.get(), frame_chunk(chunk.bytes))) fail("{}", std::strerror(errno));
       lock.lock();
     } catch (const std::exception& e) {
       if (!lock.owns_lock()) lock.lock();

@@ -35,7 +35,10 @@ class Recorder final : public SchedulerObserver {
   void handle(const Event& event) override;  // by which alone it is told
 
  private:
-  using Chunk = std::vector<std::byte>;
+  struct Chunk {
+    std::vector<std::byte> bytes;
+    int num_in_flight = 0;  // steps, where it begins
+  };
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };

@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kMostHeaderBytes = 1 << 20;
 constexpr std::size_t kMostBytes = std::size_t{1} << 36;
 constexpr std::int64_t kMostBlocks = 1 << 28;
+constexpr int kMostInFlight = 64;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
@@ -84,6 +85,7 @@ std::vector<std::byte> write_header(const RecordingInfo& info) {
                                         {"started", info.started},
                                         {"with_tokens", info.with_tokens},
                                         {"from_start", info.from_start},
+                                        {"num_in_flight", info.num_in_flight},
                                         {"scheduler", to_json(info.scheduler)}})
                                .dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
   ByteWriter out;
@@ -121,9 +123,12 @@ Recording::Recording(std::string bytes, const std::string& where) : bytes_(std::
              .started = member<std::int64_t>(object, "started"),
              .with_tokens = member<bool>(object, "with_tokens"),
              .from_start = member<bool>(object, "from_start"),
+             .num_in_flight = object.contains("num_in_flight") ? member<int>(object, "num_in_flight") : 0,
              .scheduler = read_scheduler_config(member<Json>(object, "scheduler"))};
     const int block_size = info_.scheduler.layout.block_size;
     if (block_size < 8 || block_size > 256) fail("block_size is {}", block_size);
+    if (info_.num_in_flight < 0 || info_.num_in_flight > kMostInFlight)
+      fail("num_in_flight is {}", info_.num_in_flight);
   } catch (const Error& e) {
     fail("{}: {}", where_, e.what());
   }

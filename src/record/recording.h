@@ -20,6 +20,7 @@ struct RecordingInfo {
   std::int64_t started = 0;          // seconds since 1970
   bool with_tokens = false;
   bool from_start = true;  // else it is the last part of what was, and has no beginning to be done again from
+  int num_in_flight = 0;   // steps, where it begins
   SchedulerConfig scheduler;  // but for on_plan, the observers and the seed of hashes
 
   EventFormat format() const { return {scheduler.layout.block_size, with_tokens}; }
@@ -62,7 +63,10 @@ class Recording {
 class RecordingReader {
  public:
   explicit RecordingReader(const Recording& recording)
-      : recording_(recording), format_(recording.info_.format()), at_(recording.first_chunk_) {}
+      : recording_(recording),
+        format_(recording.info_.format()),
+        at_(recording.first_chunk_),
+        in_flight_(static_cast<std::size_t>(recording.info_.num_in_flight)) {}
 
   // Tells `to` of the next event. False: there is none. Error where a chunk is broken.
   bool next(SchedulerObserver& to);
@@ -89,7 +93,7 @@ class RecordingReader {
   ByteReader in_{{}};  // this one's
   std::uint64_t time_ = 0;
   bool ended_ = false;
-  std::deque<std::vector<SequenceId>> in_flight_;  // of each step
+  std::deque<std::vector<SequenceId>> in_flight_;  // of each step; empty: they are not known
 };
 
 }  // namespace quire

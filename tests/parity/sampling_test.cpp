@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -148,6 +149,13 @@ TEST_P(SamplingTest, ADrawDependsOnSeedAndPositionAlone) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(sample({rows[i]}).front(), together[i]);
   for (Row& row : rows) row.seed = 6;
   EXPECT_NE(sample(rows), together);
+}
+
+// Of seed 1, the token 2 has random bits at this position that are nearest to 1.
+TEST_P(SamplingTest, TheOnlyTokenThatMayIsDrawnWhateverItsRandomNumber) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const Row row{.logits = {kNever, kNever, 0, kNever, kNever, kNever, kNever}, .position = 18056611};
+  EXPECT_THAT(sample({row}), ElementsAre(2));
 }
 
 TEST_P(SamplingTest, LogitsThatAreNotFiniteAreReportedForTheirRowAlone) {

@@ -252,10 +252,13 @@ TEST(RecorderTest, KeepsTheLastOfManyStepsInMemoryAndSavesThem) {
   StepPlan plan;
   plan.sequences.resize(256);
   for (SequencePlan& sequence : plan.sequences) sequence.num_tokens = 1;
+  StepResult result;
+  result.sequences.resize(plan.sequences.size());
   constexpr int kSteps = 20000;
   for (int i = 0; i < kSteps; ++i) {
     plan.id = static_cast<std::uint64_t>(i);
     recorder.handle([&plan](SchedulerObserver& to) { to.planned(&plan, {}); });
+    recorder.handle([&result](SchedulerObserver& to) { to.applied(result, {}); });
   }
   recorder.save(path);
   EXPECT_LT(std::filesystem::file_size(path), Recorder::kMemoryBytes + (std::size_t{1} << 18));
@@ -269,6 +272,29 @@ TEST(RecorderTest, KeepsTheLastOfManyStepsInMemoryAndSavesThem) {
   } last;
   recording.read(last);
   EXPECT_EQ(last.id, std::uint64_t{kSteps - 1});
+}
+
+TEST(RecorderTest, WhatIsLeftOfStepsInFlightCanBeRead) {
+  const TempDir directory;
+  const std::string path = directory.path() / "recording";
+  Recorder recorder(info_of(small_config(10), false), "");
+  StepPlan plan;
+  StepResult result;
+  const auto resize = [](auto& sequences, int step) { sequences.assign(200 + step % 2, {}); };
+  for (int i = 0; i < 40000; ++i) {  // two steps are in flight, of different numbers of sequences
+    resize(plan.sequences, i);
+    for (SequencePlan& sequence : plan.sequences) sequence.num_tokens = 1;
+    recorder.handle([&plan](SchedulerObserver& to) { to.planned(&plan, {}); });
+    if (i < 2) continue;
+    resize(result.sequences, i - 2);
+    recorder.handle([&result](SchedulerObserver& to) { to.applied(result, {}); });
+  }
+  recorder.save(path);
+  const Recording recording(path);
+  EXPECT_FALSE(recording.info().from_start);
+  EXPECT_GE(recording.info().num_in_flight, 2);
+  Counts counts;
+  EXPECT_NO_THROW(recording.read(counts));
 }
 
 // Tells of what comes of two long prompts, event by event.

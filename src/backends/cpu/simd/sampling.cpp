@@ -55,6 +55,12 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
           kernels_.race({values, begin, end - begin, 1.0F / row.temperature, row.seed, row.position});
     }
   });
+  for (std::int64_t r = 0; r < batch.num_rows; ++r) {
+    const SampledRow row(batch, r);
+    if (!row.filters() || row.temperature <= 0.0F) continue;
+    for (std::vector<std::int32_t>& ids : survivors_) ids.reserve(vocab);  // no thread may fail
+    break;
+  }
   split(batch.num_rows, 1, 1, [&](std::int64_t first, std::int64_t last, int thread) {
     for (std::int64_t r = first; r < last; ++r) {
       const SampledRow row(batch, r);

@@ -24,7 +24,7 @@ Candidate top(const float* x, std::int64_t n) {
   return best;
 }
 
-// Uniform numbers in (0, 1] for the 4 * kLanes ids from `first` on, a multiple of 4: Philox4x32-10, as
+// Uniform numbers in (0, 1) for the 4 * kLanes ids from `first` on, a multiple of 4: Philox4x32-10, as
 // philox4x32 of ops/philox.h. Lanes have the counters that bring the ids into order when words and lanes
 // change places within 128 bits.
 [[gnu::always_inline]] inline void uniforms(const Draw& draw, std::int64_t first, F (&out)[4]) {
@@ -48,7 +48,9 @@ Candidate top(const float* x, std::int64_t n) {
     key1 += 0xBB67AE85U;
   }
   Vec::swap_words_and_lanes(c);
-  for (int i = 0; i < 4; ++i) out[i] = (Vec::to_floats(c[i]) + Vec::set1(0.5F)) * Vec::set1(0x1p-32F);
+  const F most = Vec::set1(0x1.fffffep-1F);  // kMostUniform of ops/philox.h
+  for (int i = 0; i < 4; ++i)
+    out[i] = Vec::min((Vec::to_floats(c[i]) + Vec::set1(0.5F)) * Vec::set1(0x1p-32F), most);
 }
 
 // -ln(-ln(1 - u)): a logit plus it is the logarithm of a probability over an exponentially distributed
@@ -58,11 +60,9 @@ Candidate top(const float* x, std::int64_t n) {
   const F rest = one - u;
   // ln(1 - u) * u / (1 - (1 - u)) makes up for what rounding 1 - u lost (Kahan).
   const F taken = one - rest;
-  const F positive = Vec::max(rest, Vec::set1(0x1p-30F));
-  const F exact = (Vec::zero() - log(positive)) * u / taken;
+  const F exact = (Vec::zero() - log(rest)) * u / taken;
   const F exponential = Vec::where_less(Vec::zero(), taken, exact, u);
-  const F score = Vec::zero() - log(exponential);
-  return Vec::where_less(Vec::zero(), rest, score, Vec::set1(-__builtin_inff()));
+  return Vec::zero() - log(exponential);
 }
 
 // The first of the largest scores.
