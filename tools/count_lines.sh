@@ -4,7 +4,7 @@ set -euo pipefail
 echo "| folder | files | lines |"
 echo "|---|---|---|"
 total=0
-for folder in include src/{base,ops,kvcache,scheduler,checkpoint,tokenizer,grammar,parallel,backends,layers,models,runner,engine,beams,inspect,http,hub,load,dialects,server,cli,python} bench tests; do
+for folder in include src/{base,ops,kvcache,scheduler,checkpoint,tokenizer,grammar,parallel,backends,layers,models,runner,record,engine,beams,inspect,simulate,http,hub,load,dialects,server,cli,python} bench tests; do
   files=$(git ls-files "$folder" | grep -E '\.(h|cpp|cu|cuh)$')
   lines=$(xargs cat <<<"$files" | wc -l)
   total=$((total + lines))

@@ -7,7 +7,8 @@ The tests and the meaning of -R and -E are ctest's.
   tools/run_tests.py BUILD [-R REGEX] [-E REGEX] [-j N] [--sample N [--seed TEXT]]
 
 --sample N: of tests that differ in their parameters alone, one in N, and one at least; which ones, --seed says.
-Prints the output of what fails, and ends with code 1.
+Prints the output of what fails, and ends with code 1. BUILD/tests.xml says of each test how it ended, as JUnit's reports
+do.
 """
 import argparse
 import concurrent.futures
@@ -18,12 +19,13 @@ import subprocess
 import sys
 import time
 import zlib
+from xml.etree import ElementTree
 
 AT_ONCE = 20  # tests in a process
 TIMEOUT = 1800  # seconds for them
 SLOWEST = 20  # that are told of at the end
 FILTER = "--gtest_filter="
-ENDED = re.compile(r"^\[ +(?:OK|SKIPPED|FAILED) +\] (\S+?),?(?: .*)?\((\d+) ms\)$", re.MULTILINE)
+ENDED = re.compile(r"^\[ +(OK|SKIPPED|FAILED) +\] (\S+?),?(?: .*)?\((\d+) ms\)$", re.MULTILINE)
 
 
 def tests_of(build, regex, exclude):
@@ -72,30 +74,38 @@ def sample_of(commands, one_in, seed):
     return sample
 
 
-def count(pattern, text):
-    return len(re.findall(pattern, text, re.MULTILINE))
-
-
 def run(command):
-    """(What is wrong: None or a line, its output, how many tests ran, how many of them were skipped)."""
+    """(What is wrong: None or a line, its output, the state, name and milliseconds of each test that ended)."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT,
                               encoding="utf-8", errors="replace")
     except subprocess.TimeoutExpired as late:
-        return f"not done in {TIMEOUT} s", (late.stdout or b"").decode("utf-8", "replace"), 0, 0
+        return f"not done in {TIMEOUT} s", (late.stdout or b"").decode("utf-8", "replace"), []
     output = done.stdout
     begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
-    ended = len(ENDED.findall(output))
-    skipped = count(r"^\[  SKIPPED \] \S+ \(\d+ ms\)", output)
+    ended = ENDED.findall(output)
     wanted = sum(a.count(":") + 1 for a in command if a.startswith(FILTER) and "*" not in a)
     if done.returncode != 0:
-        failed = re.findall(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)", output, re.MULTILINE)
-        if ended < len(begun):
+        failed = [name for state, name, _ in ended if state == "FAILED"]
+        if len(ended) < len(begun):
             failed.append(begun[-1])
-        return f"code {done.returncode}: {' '.join(failed) or 'at its end'}", output, len(begun), skipped
-    if wanted > ended:
-        return f"{wanted - ended} of its tests did not run", output, len(begun), skipped
-    return None, output, len(begun), skipped
+        return f"code {done.returncode}: {' '.join(failed) or 'at its end'}", output, ended
+    if wanted > len(ended):
+        return f"{wanted - len(ended)} of its tests did not run", output, ended
+    if not ended:  # a program of another kind
+        ended = [("OK", os.path.basename(command[0]), "0")]
+    return None, output, ended
+
+
+def write_report(path, ended):
+    suite = ElementTree.Element("testsuite")
+    for state, name, ms in ended:
+        whose, dot, test = name.partition(".")
+        names = {"classname": whose, "name": test} if dot else {"classname": "", "name": name}
+        case = ElementTree.SubElement(suite, "testcase", names, time=str(int(ms) / 1000))
+        if state != "OK":
+            ElementTree.SubElement(case, "skipped" if state == "SKIPPED" else "failure")
+    ElementTree.ElementTree(suite).write(path)
 
 
 def sums(times):
@@ -121,19 +131,21 @@ def main():
     batches = batches_of(sample_of(commands, options.sample, options.seed))
     if not batches:
         parser.error("no test matches")
-    begin, wrong, times, ran, skipped = time.monotonic(), [], [], 0, 0
+    begin, wrong, ended = time.monotonic(), [], []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for number, result in enumerate(concurrent.futures.as_completed(pool.submit(run, b) for b in batches), 1):
-            fault, output, some, left = result.result()
-            ran, skipped = ran + some, skipped + left
-            times += [(int(ms) / 1000, name) for name, ms in ENDED.findall(output)]
+            fault, output, some = result.result()
+            ended += some
             if fault:
                 wrong.append(fault)
                 print(output, fault, sep="\n")
             if number % 20 == 0 or number == len(batches):
                 seconds = time.monotonic() - begin
-                print(f"{number} of {len(batches)} processes, {ran} tests, {seconds:.0f} s", flush=True)
-    print(f"{ran} tests ran, {skipped} of them were skipped; {len(wrong)} processes failed")
+                print(f"{number} of {len(batches)} processes, {len(ended)} tests, {seconds:.0f} s", flush=True)
+    write_report(os.path.join(options.build, "tests.xml"), ended)
+    skipped = sum(state == "SKIPPED" for state, _, _ in ended)
+    print(f"{len(ended)} tests ran, {skipped} of them were skipped; {len(wrong)} processes failed")
+    times = [(int(ms) / 1000, name) for _, name, ms in ended]
     for seconds, name in sorted(times, reverse=True)[:SLOWEST]:
         print(f"{seconds:6.1f} s {name}")
     print("in all of a kind:")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Tests engines of several processes (tests/ranks). Usage: test_ranks.sh [QUIRE [PYTEST ARGUMENT...]]
+# build/ranks.xml says of each test how it ended.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export QUIRE=${1:-build/release/bin/quire}
@@ -12,4 +13,4 @@ for program in mpirun curl; do
     { echo "test_ranks.sh: $program is missing; tools/install_deps.sh dev installs it" >&2; exit 2; }
 done
 python=$(tools/clients_venv.sh)
-exec "$python" -m pytest -q -p no:cacheprovider -rs tests/ranks "${@:2}"
+exec "$python" -m pytest -q -p no:cacheprovider -rs --junitxml=build/ranks.xml tests/ranks "${@:2}"

@@ -3,6 +3,7 @@
 import sys
 import unittest
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -35,6 +36,14 @@ class CheckReliabilityTest(unittest.TestCase):
 
     def test_a_row_that_stands_twice_is_named(self):
         self.assertEqual(len(self.check(self.page + self.row("fault 3") + "\n")), 2)
+
+    def test_a_test_that_has_not_run_is_named(self):
+        cases = [("A/Suite", "One/1.5", ""), ("Suite", "Two", "<skipped/>"), ("Suite", "Three", "<failure/>"),
+                 ("", "fuzz_x", ""), ("tests.clients.test_a", "test_b[c]", ""), ("Suite", "One", "<skipped/>")]
+        text = "".join(f'<testcase classname="{whose}" name="{name}">{state}</testcase>' for whose, name, state in cases)
+        report = ElementTree.fromstring(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+        page = "| T1 | x | `Suite.One`, `Suite.Two`, `Suite.Three`, `fuzz_x`, `test_a.py::test_b`, `soak.py` |"
+        self.assertEqual(check_reliability.check_ran(page, [report]), (["T1: Suite.Three did not run"], ["Suite.Two"]))
 
     def test_a_row_without_a_test_says_why(self):
         page = self.page.replace(self.row("I8"), "| I8 | x | not yet |")

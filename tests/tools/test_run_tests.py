@@ -1,8 +1,10 @@
 """tools/run_tests.py on programs with faults: python3 -m unittest discover -s tests/tools"""
 
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -25,16 +27,26 @@ OK, SKIPPED, FAILED = "       OK ", "  SKIPPED ", "  FAILED  "
 
 class RunTestsTest(unittest.TestCase):
     def test_what_passes_or_is_skipped_is_counted(self):
-        fault, _, ran, skipped = run_tests.run(program(lines(OK, SKIPPED)))
-        self.assertEqual((fault, ran, skipped), (None, 2, 1))
+        fault, _, ended = run_tests.run(program(lines(OK, SKIPPED)))
+        self.assertEqual((fault, ended), (None, [("OK", "Suite.One", "0"), ("SKIPPED", "Suite.Two", "0")]))
+
+    def test_the_report_says_of_each_how_it_ended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tests.xml"
+            run_tests.write_report(path, [("OK", "A/Suite.One/1.5", "1500"), ("SKIPPED", "Suite.Two", "0"),
+                                          ("FAILED", "Suite.Three", "0"), ("OK", "fuzz_x", "0")])
+            cases = [(case.get("classname"), case.get("name"), case.get("time"), [child.tag for child in case])
+                     for case in ElementTree.parse(path).iter("testcase")]
+        self.assertEqual(cases, [("A/Suite", "One/1.5", "1.5", []), ("Suite", "Two", "0.0", ["skipped"]),
+                                 ("Suite", "Three", "0.0", ["failure"]), ("", "fuzz_x", "0.0", [])])
 
     def test_what_fails_is_named(self):
-        fault, output, _, _ = run_tests.run(program(lines(OK, FAILED), code=1))
+        fault, output, _ = run_tests.run(program(lines(OK, FAILED), code=1))
         self.assertEqual(fault, "code 1: Suite.Two")
         self.assertIn("[  FAILED  ] Suite.Two", output)
 
     def test_the_test_that_ends_the_process_is_named(self):
-        fault, _, _, _ = run_tests.run(program(lines(OK, None) + "\n[ RUN      ] Suite.Two", code=-6))
+        fault, _, _ = run_tests.run(program(lines(OK, None) + "\n[ RUN      ] Suite.Two", code=-6))
         self.assertEqual(fault, "code 250: Suite.Two")
 
     def test_a_report_behind_the_tests_fails(self):
