@@ -95,7 +95,7 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;  // in the text: the stop string, or the text of the stop token
   bool detokenize = true;                   // else there is no text
   bool skip_special_tokens = true;          // in the text
-  // Accepted for vLLM's sake: byte-level tokenizers, the only ones here, never put spaces between any tokens.
+  // Accepted for vLLM's sake: no tokenizer here puts spaces between tokens.
   bool spaces_between_special_tokens = true;
   std::shared_ptr<const StructuredOutputs> structured_outputs;  // null: any text
   std::optional<ThinkingBudget> thinking_budget;                // needs a tokenizer
