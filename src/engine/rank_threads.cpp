@@ -141,8 +141,9 @@ class RankThreads : public RankGroup {
  protected:
   void send(const RankOrder& order) override try {
     for (const auto& thread : threads_) thread->send(order);
-  } catch (...) {                       // those that have it would wait for the others
-    meeting_->fail("not sent to all");  // which takes no memory
+  } catch (...) {
+    // Those that have it would wait for the others. A text so short takes no memory.
+    meeting_->fail("not sent to all");
     throw;
   }
 
