@@ -44,6 +44,9 @@ Limits limits_of(const Engine& engine) {
       limits = {looser->require_double("logits"), looser->require_double("gap"),
                 looser->require_double("rms")};
   }
+  // Recurrent states make more of a rounding (docs/decisions.md).
+  if (engine.config().dtype == DType::kBF16 && engine.config().cache.layout.state_interval > 0)
+    limits = {8e-2, 3.5e-2};
   // What the rounding of a cache makes of random models is known to reach this
   // (tests/engine/verify_test.cpp).
   const auto has_codes = [](const StateSpec& spec) { return spec.code != CacheCode::kNone; };
