@@ -30,10 +30,11 @@ void Expressions::set_member_flags(Expr& expr) const {
     possible += can_follow;
     impossible |= required && !can_follow;
   }
-  const std::size_t distinct = known + (expr.c() > 0 ? 1 : 0), others = list.others == kNothing ? 0 : 1;
-  expr.nullable = missing == 0 && distinct >= list.min && known + expr.c() <= list.max;
-  expr.dead = impossible || known + expr.c() + missing > list.max ||
-              std::max(distinct, known + others) + possible < list.min;
+  const std::size_t count = known + expr.c(), distinct = known + (expr.c() > 0 ? 1 : 0);
+  possible += expr.c() == 0 && !exprs_[list.others].dead;
+  expr.nullable = missing == 0 && distinct >= list.min && count <= list.max;
+  expr.dead =
+      impossible || count + missing > list.max || distinct + std::min(possible, list.max - count) < list.min;
 }
 
 ExprId Expressions::members(std::uint32_t list, std::uint32_t seen, std::uint32_t others) {

@@ -204,6 +204,10 @@ TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
        R"({"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}, "additionalProperties": false})",
        {"{}", R"({"b": 1})", R"({"a": 1, "b": 1})"},
        {R"({"a": 1})"}});
+  check(Refusal{
+      Kind::kJsonSchema,
+      R"({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "maxProperties": 1})",
+      {"no text"}});
   const auto in_order =
       compile({.source = R"({"properties": {"a": {}, "b": {}}, "required": ["a"], "type": "object"})",
                .any_order = false},
@@ -215,6 +219,17 @@ TEST(JsonSchema, EnforcesTheKeywordsOfObjects) {
       {.source = R"({"properties": {"a": {}}, "type": "object"})", .disable_additional_properties = true},
       vocabulary());
   EXPECT_FALSE(accepts(closed, R"({"b": 1})"));
+}
+
+// Two others may have one name, so that they are not known to be two.
+TEST(JsonSchema, BeginsNoMemberBehindWhichTheObjectCouldNotEnd) {
+  Matcher matcher(
+      compiled(Kind::kJsonSchema,
+               R"({"type": "object", "properties": {"a": {}}, "minProperties": 2, "maxProperties": 2})"));
+  for (const char byte : std::string_view(R"({"x": 1, ")")) ASSERT_TRUE(matcher.accept(byte));
+  EXPECT_FALSE(Matcher(matcher).accept('y'));
+  for (const char byte : std::string_view(R"(a": 2})")) ASSERT_TRUE(matcher.accept(byte));
+  EXPECT_TRUE(matcher.complete());
 }
 
 TEST(JsonSchema, CombinesSchemas) {
