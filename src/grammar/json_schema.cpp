@@ -202,6 +202,8 @@ void SchemaCompiler::add(Place& place, Schema schema, const Schemas& path) {
 }
 
 void SchemaCompiler::check_listed(Schema schema, std::string_view key, const OrderedJson& value) const {
+  if (value.is_structured())
+    for (const OrderedJson& item : value) check_listed(schema, key, item);
   if (may_be_rounded(value))
     fail_at(schema, key, "numbers from 2^64 on and below -2^63 are not supported here");
 }

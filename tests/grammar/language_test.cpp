@@ -355,6 +355,7 @@ TEST(JsonSchema, TellsNumbersAndValuesExactlyOrRefusesThem) {
          {"-9223372036854775809"}});
   check(Refusal{Kind::kJsonSchema, R"({"const": 18446744073709551617})", {"#/const", "2^64"}});
   check(Refusal{Kind::kJsonSchema, R"({"enum": [1, -9223372036854775809]})", {"#/enum", "-2^63"}});
+  check(Refusal{Kind::kJsonSchema, R"({"const": {"a": [18446744073709551617]}})", {"#/const", "2^64"}});
   check(Refusal{Kind::kJsonSchema, R"({"not": {"enum": [1e40]}})", {"#/not/enum", "2^64"}});
   check({Kind::kJsonSchema,
          R"({"allOf": [{"enum": [{"x": 1, "y": 2}]}, {"const": {"y": 2, "x": 1}}]})",
