@@ -72,10 +72,6 @@ std::string without_percent(std::string_view text) {
 
 }  // namespace
 
-bool same_value(const OrderedJson& a, const OrderedJson& b) {
-  return a.is_structured() && b.is_structured() ? Json(a) == Json(b) : a == b;
-}
-
 unsigned type_bits(std::string_view name) {
   if (name == "any") return kAllTypes;
   if (name == "number") return kIntegerType | kFractionType;
@@ -352,15 +348,19 @@ ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view ke
   for (const OrderedJson& value : all) {
     ex_.check_time();
     check_listed(of, key, value);
+    const bool is_structured = value.is_structured();
+    const Json sorted = is_structured ? Json(value) : Json();  // members in one order, whatever theirs is
     const bool listed_by_all = std::ranges::all_of(place.schemas, [&](Schema schema) {
       const auto constant = schema->find("const"), list = schema->find("enum");
-      const auto is_value = [&](const OrderedJson& other) { return same_value(other, value); };
+      const auto is_value = [&](const OrderedJson& other) {
+        return is_structured && other.is_structured() ? Json(other) == sorted : other == value;
+      };
       return (constant == schema->end() || is_value(*constant)) &&
              (list == schema->end() || &*list == &listed || std::ranges::any_of(*list, is_value));
     });
     const unsigned bits = place.types & type_bits(value.type_name());
     if (!listed_by_all || bits == 0) continue;
-    if (value.is_structured()) {
+    if (is_structured) {
       check_beside_values(place);
       parts.push_back(json_.literal(value));
       continue;

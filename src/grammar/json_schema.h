@@ -128,8 +128,6 @@ inline constexpr std::string_view kNotEnum = "\xFFnotEnum", kNotPattern = "\xFFn
 // What one level of a schema weighs on the stack, beside one of an expression.
 inline constexpr unsigned kSchemaWeight = 4;
 
-bool same_value(const OrderedJson& a, const OrderedJson& b);  // whatever order members have
-
 unsigned type_bits(std::string_view name);  // 0: no such type
 
 }  // namespace quire::grammar

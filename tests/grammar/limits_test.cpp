@@ -103,6 +103,10 @@ std::vector<Hostile> hostile_schemas() {
            "limit"),
       make("contradicting lengths",
            R"({"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}$", "maxLength": 2})", ""),
+      make("a long value among many",
+           R"({"const": [)" + repeated(50'000, number) + R"(], "enum": [)" +
+               repeated(50'000, [](int) { return "[]"; }) + "]}",
+           "no text"),
       make("no schema at all", "true", ""),
       make("dependencies",
            R"({"dependencies": {)" + repeated(4'000, [](int i) { return "\"" + number(i) + R"(": ["x"])"; }) +
