@@ -104,6 +104,10 @@ void SchemaCompiler::fail_at(Schema schema, std::string_view keyword, std::strin
 }
 
 SchemaCompiler::Schema SchemaCompiler::made(OrderedJson schema, Schema at) {
+  constexpr std::size_t kBytesOfSchema = 128, kBytesOfCharacter = 16;  // of its text, once it is parsed
+  const std::size_t bytes = kBytesOfSchema + kBytesOfCharacter * schema.dump().size();
+  ex_.memory().take(bytes);
+  made_bytes_ += bytes;
   made_.push_back(std::move(schema));
   parents_.try_emplace(&made_.back(), at, "");
   return &made_.back();

@@ -28,6 +28,9 @@ class SchemaCompiler {
   // `root` and `json` outlive this. at: where `root` stands, as errors say it.
   SchemaCompiler(Expressions& expressions, JsonText& json, const Source& source, const OrderedJson& root,
                  std::string at = "#");
+  ~SchemaCompiler() { ex_.memory().give(made_bytes_); }
+  SchemaCompiler(const SchemaCompiler&) = delete;
+  SchemaCompiler& operator=(const SchemaCompiler&) = delete;
 
   // GrammarError with the JSON pointer of what is wrong, or cannot be enforced.
   ExprId compile() { return compile({root_}); }
@@ -109,7 +112,8 @@ class SchemaCompiler {
   const Source& source_;
   Schema root_;
   const std::string at_;
-  std::deque<OrderedJson> made_;                                        // schemas that rewriting made
+  std::deque<OrderedJson> made_;  // schemas that rewriting made
+  std::size_t made_bytes_ = 0;
   std::unordered_map<Schema, std::pair<Schema, std::string>> parents_;  // and the way there
   std::unordered_map<std::string, Schema> names_;  // of anchors and ids; null: of more than one
   std::unordered_map<Schema, Schema> documents_;   // that "#" means, where it is not the root

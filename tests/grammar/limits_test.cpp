@@ -112,6 +112,11 @@ std::vector<Hostile> hostile_schemas() {
            R"({"dependencies": {)" + repeated(4'000, [](int i) { return "\"" + number(i) + R"(": ["x"])"; }) +
                "}}",
            "nested too deep"),
+      make("names that are copied again and again",
+           R"({"$defs": {"d": {"dependencies": {"a": [)" +
+               repeated(2'000, [](int i) { return "\"" + number(i) + "\""; }) + R"(]}}}, "anyOf": [)" +
+               repeated(400, [](int) { return R"({"allOf": [{"$ref": "#/$defs/d"}, false]})"; }) + "]}",
+           "of memory"),
       make("members",
            R"({"type": "object", "properties": {)" +
                repeated(1'500, [](int i) { return "\"" + number(i) + R"(": {})"; }) + "}}",
