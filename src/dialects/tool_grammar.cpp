@@ -163,7 +163,7 @@ class ToolGrammar {
   }
 
   static void check_key(std::string_view key, std::string_view unwritable) {
-    if (key.empty() || key.find_first_of(unwritable) != key.npos)
+    if (key.empty() || key.find_first_of(unwritable) != key.npos || trimmed(key) != key)
       fail("the argument's name {} cannot be written in this model's calls", in_quotes(key));
   }
   // held: the keywords that are, between spaces.

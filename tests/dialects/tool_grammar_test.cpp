@@ -240,6 +240,8 @@ TEST(ToolGrammarTest, WhatStrictSchemasAskOfTextIsRefusedWhereItIsNotEnforced) {
                {"/properties/a", "more than can be"});
   properties = {{"a=b", OrderedJson::object()}};
   expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"a=b\" cannot be written"});
+  properties = {{" a", OrderedJson::object()}};  // would be read as that of "a"
+  expect_error([&] { tool_grammar(tool_dialect("qwen3_coder"), tools, {}); }, {"\" a\" cannot be written"});
   tools[0]["function"]["name"] = "f (x)";
   expect_error([&] { tool_grammar(tool_dialect("olmo3"), tools, {}); }, {"\"f (x)\" cannot be written"});
   EXPECT_NO_THROW(tool_grammar(tool_dialect("hermes"), tools, {}));
