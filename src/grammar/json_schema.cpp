@@ -17,6 +17,10 @@ constexpr std::size_t kMaxExclusive = 128;  // of one oneOf
 constexpr std::array<std::string_view, 7> kRefusedKeywords = {
     "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
     "maxContains",           "extends",          "disallow"};
+// Of keywords whose values hold no schemas, and of those that hold them by names.
+constexpr std::array<std::string_view, 4> kNoSchemas = {"enum", "const", "default", "examples"};
+constexpr std::array<std::string_view, 6> kByName = {"properties",       "patternProperties", "$defs",
+                                                     "dependentSchemas", "dependencies",      "definitions"};
 // What a keyword's value must be, by JSON's types; those of counts are integers in range, too.
 struct Form {
   std::array<std::string_view, 7> keys;
@@ -120,7 +124,8 @@ OrderedJson SchemaCompiler::reference_to(Schema schema) {
 }
 
 // Notes the schemas that have names of their own, and those that refer to what a part of the schema names.
-void SchemaCompiler::index_names(Schema schema, Schema document) {
+// by_name: it is none itself, but has schemas by names of the user's.
+void SchemaCompiler::index_names(Schema schema, Schema document, bool by_name) {
   if (!schema->is_structured()) return;
   const auto note = [&](const std::string& name, Schema named) {
     const auto [known, is_new] = names_.try_emplace(name, named);
@@ -138,8 +143,7 @@ void SchemaCompiler::index_names(Schema schema, Schema document) {
     if (document != root_ && schema->contains("$ref")) documents_.emplace(schema, document);
   }
   for (const auto& [key, value] : schema->items())
-    if (key != "enum" && key != "const" && key != "default" && key != "examples")
-      index_names(&value, document);
+    if (by_name || !is_in(kNoSchemas, key)) index_names(&value, document, !by_name && is_in(kByName, key));
 }
 
 SchemaCompiler::Schema SchemaCompiler::resolve(Schema schema, const std::string& reference) {

@@ -70,7 +70,7 @@ class SchemaCompiler {
   Schema made(OrderedJson schema, Schema at);
   OrderedJson reference_to(Schema schema);
   Schema resolve(Schema schema, const std::string& reference);
-  void index_names(Schema schema, Schema document);
+  void index_names(Schema schema, Schema document, bool by_name = false);
 
   ExprId compile(Schemas schemas);
   void add(Place& place, Schema schema, const Schemas& path);

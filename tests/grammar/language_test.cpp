@@ -300,6 +300,12 @@ TEST(JsonSchema, ResolvesReferencesWithinTheNearestId) {
          "$defs": {"b": {"type": "integer"}}}}})",
        {"1"},
        {R"("s")"}});
+  check(
+      {Kind::kJsonSchema,
+       R"({"$ref": "#/$defs/a", "$defs": {"b": {"type": "string"}, "a": {"$id": "http://x/a", "required": ["default"],
+         "properties": {"default": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"type": "integer"}}}}})",
+       {R"({"default": 1})"},
+       {R"({"default": "s"})"}});
   check({Kind::kJsonSchema,
          R"({"$ref": "#/$defs/a", "$defs": {"b": {"type": "string"}, "a": {"id": "no keyword since draft 6",
          "$ref": "#/$defs/b"}}})",
