@@ -53,7 +53,7 @@ struct Part {
   void check_keys(const FormatKeys& known) const {
     if (!value.is_object()) fail("must be an object");
     for (const auto& [key, of_key] : value.items())
-      if (key != "type" && std::ranges::find(known.keys, key) == known.keys.end())
+      if (key.empty() || (key != "type" && std::ranges::find(known.keys, key) == known.keys.end()))
         Part{of_key, where + "/" + key}.fail("this key is not supported here");
   }
   std::string text() const {

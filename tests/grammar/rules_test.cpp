@@ -179,6 +179,9 @@ TEST(StructuralTag, SaysWhereItIsWrong) {
                 R"({"type": "structural_tag", "format": {"type": "regex", "pattern": "a", "flags": "i"}})",
                 {"#/format/flags", "not supported"}});
   check(Refusal{Kind::kStructuralTag,
+                R"({"type": "structural_tag", "format": {"type": "regex", "pattern": "a", "": "i"}})",
+                {"#/format/\"", "not supported"}});
+  check(Refusal{Kind::kStructuralTag,
                 R"({"type": "structural_tag", "format": {"type": "any_text", "max_chars": -2}})",
                 {"#/format/max_chars"}});
   check(Refusal{Kind::kStructuralTag,
