@@ -1,5 +1,6 @@
 // Numbers within bounds, and multiples of numbers, as expressions over their decimal digits.
 
+#include "base/json.h"
 #include "grammar/json_text.h"
 
 namespace quire::grammar {

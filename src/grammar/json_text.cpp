@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 
 #include "base/json.h"
 #include "grammar/regex.h"
@@ -16,21 +15,19 @@ bool may_be_rounded(const OrderedJson& number) {
   return value >= 0x1p64 || value <= -0x1p63;
 }
 
-Decimal::Decimal(double value) : negative(value < 0) {
-  std::array<char, 512> text{};
-  const auto end = std::to_chars(text.begin(), text.end(), std::fabs(value), std::chars_format::fixed).ptr;
-  const std::string_view digits(text.data(), static_cast<std::size_t>(end - text.begin()));
-  const std::size_t point = std::min(digits.find('.'), digits.size());
-  whole = digits.substr(0, point);
-  if (point < digits.size()) fraction = digits.substr(point + 1);
+Decimal::Decimal(const OrderedJson& number) : negative(number.get<double>() < 0) {
+  std::string text = number.dump();
+  if (number.is_number_float()) {
+    std::array<char, 512> digits{};
+    const auto end =
+        std::to_chars(digits.begin(), digits.end(), number.get<double>(), std::chars_format::fixed);
+    text.assign(digits.data(), end.ptr);
+  }
+  if (text.front() == '-') text.erase(0, 1);
+  const std::size_t point = std::min(text.find('.'), text.size());
+  whole = text.substr(0, point);
+  fraction = text.substr(std::min(point + 1, text.size()));
   while (!fraction.empty() && fraction.back() == '0') fraction.pop_back();
-}
-
-Decimal::Decimal(const OrderedJson& number) : Decimal(number.is_number_float() ? number.get<double>() : 0) {
-  if (number.is_number_float()) return;
-  whole = number.dump();
-  negative = whole.front() == '-';
-  if (negative) whole.erase(0, 1);
 }
 
 std::optional<std::uint32_t> Decimal::as_factor() const {

@@ -20,7 +20,6 @@ struct Decimal {
   bool negative = false;
   std::string whole, fraction;
 
-  explicit Decimal(double value);
   explicit Decimal(const OrderedJson& number);
   std::string text() const {
     return (negative ? "-" : "") + whole + (fraction.empty() ? "" : "." + fraction);
