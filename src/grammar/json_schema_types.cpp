@@ -1,6 +1,7 @@
 // What a schema's keywords say of each type of value.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "grammar/json_schema.h"
 #include "grammar/regex.h"
@@ -18,7 +19,8 @@ std::string inside_quotes(const OrderedJson& text) {
 // A bound that parsing may have rounded is drawn in by one step, so that it allows nothing more.
 Decimal exact_bound(const OrderedJson& number, bool is_min) {
   if (!may_be_rounded(number)) return Decimal(number);
-  return Decimal(std::nextafter(number.get<double>(), is_min ? HUGE_VAL : -HUGE_VAL));
+  constexpr double kMost = std::numeric_limits<double>::max();
+  return Decimal(std::nextafter(number.get<double>(), is_min ? kMost : -kMost));
 }
 
 }  // namespace

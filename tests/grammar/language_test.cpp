@@ -359,6 +359,8 @@ TEST(JsonSchema, TellsNumbersAndValuesExactlyOrRefusesThem) {
          R"({"type": "integer", "minimum": -9223372036854775808})",
          {"-9223372036854775808"},
          {"-9223372036854775809"}});
+  check({Kind::kJsonSchema, R"({"minimum": 1.7976931348623157e308})", {"null"}, {"1000", "-1"}});
+  check({Kind::kJsonSchema, R"({"maximum": -1.7976931348623157e308})", {"null"}, {"-1000", "1"}});
   check(Refusal{Kind::kJsonSchema, R"({"const": 18446744073709551617})", {"#/const", "2^64"}});
   check(Refusal{Kind::kJsonSchema, R"({"enum": [1, -9223372036854775809]})", {"#/enum", "-2^63"}});
   check(Refusal{Kind::kJsonSchema, R"({"const": {"a": [18446744073709551617]}})", {"#/const", "2^64"}});
