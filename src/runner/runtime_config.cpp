@@ -197,6 +197,8 @@ RuntimeConfig resolve_config(const EngineConfig& config, const ModelConfig& mode
                                                                runtime.spec.max_model_len);
   runtime.cache_policy = resolve_cache_policy(config, runtime.spec.num_layers);
   runtime.cache = CacheShape(declare_states(backend, comm, runtime, model), block_size, runtime.dtype);
+  if (runtime.cache.lanes.empty())
+    fail("config.json: none of the {} layers attends; at least one must", runtime.spec.num_layers);
   const std::size_t memory = cache_bytes(runtime, config, model, backend, comm, formats);
   runtime.num_state_slots = affordable_slots(runtime, config, memory);
   const std::size_t blocks = affordable_blocks(

@@ -420,6 +420,9 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"rope_scaling": {"rope_type": "yarn", "factor": 1e-300, "original_max_position_embeddings": 8}})",
         R"({"rope_scaling": {"rope_type": "linear", "factor": 1e-9}})",
         R"({"quantization_config": {"quant_method": "awq"}})", R"({"architectures": ["Unknown"]})",
+        R"({"architectures": ["Qwen3_5ForCausalLM"],
+            "layer_types": ["linear_attention", "linear_attention", "linear_attention"]})",
+        R"({"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "conv", "conv"]})",
         R"({"num_key_value_heads": 3})", R"({"eos_token_id": 512})"));
 
 struct BadConfig {
