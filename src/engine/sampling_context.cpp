@@ -155,6 +155,10 @@ void validate(const SamplingParams& params, const SamplingContext& context) {
   if (params.thinking_budget->max_tokens < 0 || params.thinking_budget->end.empty())
     fail("thinking_token_budget is {} tokens up to {}; it must be at least 0, and a text",
          params.thinking_budget->max_tokens, in_quotes(params.thinking_budget->end));
+  const std::vector<TokenId> end = context.tokenizer->encode(params.thinking_budget->end, false);
+  if (end.empty() || std::ranges::max(end) >= context.vocab_size)
+    fail("thinking_token_budget ends with {}, which is no text of the model's {} tokens",
+         in_quotes(params.thinking_budget->end), context.vocab_size);
 }
 
 void validate_without_params(const EngineRequest& request, const SamplingContext& context) {

@@ -472,5 +472,16 @@ TEST(SamplingEdgesTest, BadWordsThatAreNoneAreRefused) {
   }
 }
 
+// A tokenizer may have tokens that the model has not.
+TEST(SamplingEdgesTest, AnEndOfThinkingThatTheModelCannotSayIsRefused) {
+  const Tokenizer tokenizer = Tokenizer::from_file(QUIRE_SOURCE_DIR "/models/toy/tokenizer.json");
+  SamplingContext context{.vocab_size = tokenizer.vocab_size(), .max_logprobs = 0, .tokenizer = &tokenizer};
+  SamplingParams params;
+  params.thinking_budget = {.max_tokens = 1, .end = "</think>"};
+  EXPECT_NO_THROW(validate(params, context));
+  context.vocab_size = std::ranges::max(tokenizer.encode("</think>", false));
+  expect_error([&] { validate(params, context); }, {"thinking_token_budget", "</think>"});
+}
+
 }  // namespace
 }  // namespace quire
