@@ -16,6 +16,7 @@ TokenStates::TokenStates(Backend& backend, const RuntimeConfig& config, Workspac
   backend.wait(backend.record());  // the values may go away now
   device_entries_ = workspace.allocate(DType::kI32, {kEntries, 2});
   host_entries_ = backend.allocate(kMaxStepsInFlight * device_entries_.bytes(), MemoryKind::kHost);
+  entries_.reserve(of_token_.size());  // collect does not fail in the middle
 }
 
 void TokenStates::start(const SequencePlan& plan) {

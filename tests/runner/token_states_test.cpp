@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocations.h"
 #include "backends/cpu/reference/reference_backend.h"
 #include "ops/logits_batches.h"
 
@@ -59,8 +60,9 @@ class TokenStatesTest : public ::testing::Test {
     return plan;
   }
 
-  void expect_states_of(const SequencePlan& plan) {
-    const Tensor row = states_.tensor().rows(plan.seat, 1);
+  void expect_states_of(const SequencePlan& plan) { expect_states_of(plan, states_); }
+  static void expect_states_of(const SequencePlan& plan, const TokenStates& of) {
+    const Tensor row = of.tensor().rows(plan.seat, 1);
     const auto* states = row.data_as<const std::uint16_t>();
     for (TokenId id = 0; id < kVocab; ++id) {
       const int place = id - plan.seat;
@@ -98,6 +100,25 @@ TEST_F(TokenStatesTest, MoreThanAStepHasRoomForIsWrittenInParts) {
   for (const SequencePlan& plan : plans) states_.start(plan);
   backend_.wait(backend_.record());
   for (const SequencePlan& plan : plans) expect_states_of(plan);
+}
+
+TEST_F(TokenStatesTest, AStartWithoutMemoryLeavesNothingToTheNextOne) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  const SequencePlan first = make_plan(0, 3'000), second = make_plan(1, 3'000);
+  bool failed = true;
+  for (int nth = 1; failed; ++nth) {
+    SCOPED_TRACE(nth);
+    LateBackend backend;
+    Workspace workspace(backend, 1);
+    TokenStates states(backend, config_, workspace);
+    states.begin_step();
+    failed = testing::fails_at(nth, [&] { states.start(first); });
+    backend.wait(backend.record());
+    states.begin_step();
+    states.start(second);
+    backend.wait(backend.record());
+    expect_states_of(second, states);
+  }
 }
 
 }  // namespace
