@@ -88,36 +88,22 @@ std::vector<SequenceId> PlannedSteps::drop() {
   return lost;
 }
 
-int PlannedSteps::check(const Sequence& sequence) const {
-  // Were there a span of it, those of all would be more than the others count.
-  if (sequence.num_in_flight == 0 && sequence.num_pending == 0) return 0;
-  int num_in_flight = 0;
-  int num_tokens = 0;
-  int num_pending = 0;
+std::map<const Sequence*, PlannedSteps::InFlight> PlannedSteps::check(int max_tokens,
+                                                                      int max_sequences) const {
+  std::map<const Sequence*, InFlight> by_sequence;
   for (const Step& step : in_flight_) {
-    for (const Span& span : step.spans) {
-      if (span.sequence != &sequence) continue;
-      ++num_in_flight;
-      num_tokens += span.num_tokens;
-      num_pending += span.ends_text ? 1 : 0;
-    }
-  }
-  QUIRE_CHECK(sequence.num_in_flight == num_in_flight && sequence.num_pending == num_pending,
-              "14: sequence {} counts {} steps and {} samples in flight, there are {} and {}", sequence.id,
-              sequence.num_in_flight, sequence.num_pending, num_in_flight, num_pending);
-  return num_tokens;
-}
-
-int PlannedSteps::check(int max_tokens, int max_sequences) const {
-  int num_spans = 0;
-  for (const Step& step : in_flight_) {
-    num_spans += static_cast<int>(step.spans.size());
     int num_tokens = 0;
-    for (const Span& span : step.spans) num_tokens += span.num_tokens;
+    for (const Span& span : step.spans) {
+      num_tokens += span.num_tokens;
+      InFlight& of = by_sequence[span.sequence];
+      ++of.num_steps;
+      of.num_tokens += span.num_tokens;
+      of.num_pending += span.ends_text ? 1 : 0;
+    }
     QUIRE_CHECK(num_tokens > 0 && num_tokens <= max_tokens, "10: step of {} tokens", num_tokens);
     QUIRE_CHECK(std::ssize(step.spans) <= max_sequences, "10: step of {} sequences", step.spans.size());
   }
-  return num_spans;
+  return by_sequence;
 }
 
 }  // namespace quire

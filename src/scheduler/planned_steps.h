@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "scheduler/sequence.h"
@@ -42,10 +43,12 @@ class PlannedSteps {
   std::vector<SequenceId> drop();
   int num_in_flight() const { return static_cast<int>(in_flight_.size()); }
 
-  // Tokens of a sequence in flight. Throws InternalError where its counters do not say what the steps do.
-  int check(const Sequence& sequence) const;
-  // Spans in flight. Throws InternalError if a step has more of either.
-  int check(int max_tokens, int max_sequences) const;
+  // What a sequence has in flight.
+  struct InFlight {
+    int num_steps = 0, num_tokens = 0, num_pending = 0;
+  };
+  // Of all that have. Throws InternalError if a step has more of either.
+  std::map<const Sequence*, InFlight> check(int max_tokens, int max_sequences) const;
 
  private:
   struct Step {

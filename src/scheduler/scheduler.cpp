@@ -317,13 +317,13 @@ void Scheduler::check() const {
   cache_.check(blocks);
   for (const auto& [id, sequence] : sequences_) check_writes(sequence);
   check_order();
-  int num_spans = steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
+  auto in_flight = steps_.check(config_.max_num_batched_tokens, config_.max_num_seqs);
   std::vector<bool> taken(config_.max_num_seqs);
   std::size_t num_retiring = 0;
   std::size_t num_parked = 0;
   for (const auto& [id, sequence] : sequences_) {
-    check_sequence(sequence);
-    num_spans -= sequence.num_in_flight;
+    const auto found = in_flight.extract(&sequence);
+    check_sequence(sequence, found ? found.mapped() : PlannedSteps::InFlight());
     num_parked += sequence.state == SequenceState::kWaiting && sequence.held ? 1 : 0;
     num_retiring += sequence.state == SequenceState::kRetiring ? 1 : 0;
     if (sequence.seat < 0) continue;  // it holds nothing
@@ -331,7 +331,7 @@ void Scheduler::check() const {
     QUIRE_CHECK(!taken.at(seat), "10: seat {} is taken twice", seat);
     taken.at(seat) = true;
   }
-  QUIRE_CHECK(num_spans == 0, "14: {} spans in flight are nobody's", num_spans);
+  QUIRE_CHECK(in_flight.empty(), "14: {} sequences in flight are gone", in_flight.size());
   QUIRE_CHECK(running_.size() + queue_.size() + num_retiring + num_parked == sequences_.size(), "9");
   QUIRE_CHECK(running_.size() + num_retiring + free_seats_.size() == taken.size(), "10: seats are lost");
 }
@@ -373,15 +373,17 @@ void Scheduler::check_writes(const Sequence& sequence) const {
   }
 }
 
-void Scheduler::check_sequence(const Sequence& sequence) const {
+void Scheduler::check_sequence(const Sequence& sequence, const PlannedSteps::InFlight& in_flight) const {
   const SequenceId id = sequence.id;
   const BlockTable& table = sequence.blocks.table;
-  const int num_tokens_in_flight = steps_.check(sequence);
+  QUIRE_CHECK(sequence.num_in_flight == in_flight.num_steps && sequence.num_pending == in_flight.num_pending,
+              "14: sequence {} counts {} steps and {} samples in flight, there are {} and {}", id,
+              sequence.num_in_flight, sequence.num_pending, in_flight.num_steps, in_flight.num_pending);
   if (sequence.state == SequenceState::kWaiting)
     QUIRE_CHECK(table.size() == 0 && sequence.seat < 0 && sequence.num_in_flight == 0 &&
                     !sequence.has_sampled && !sequence.yielding,
                 "9: sequence {} waits and holds something", id);
-  QUIRE_CHECK(table.position() == sequence.num_planned() - num_tokens_in_flight,
+  QUIRE_CHECK(table.position() == sequence.num_planned() - in_flight.num_tokens,
               "14, 17: sequence {} has given back what lies before position {}", id, table.position());
   QUIRE_CHECK(sequence.max_length - 1 <= longest_alone_, "7: sequence {} cannot end", id);
   if (sequence.state != SequenceState::kRunning) return;

@@ -253,7 +253,7 @@ class Scheduler {
 
   void check_order() const;
   void check_writes(const Sequence& sequence) const;
-  void check_sequence(const Sequence& sequence) const;
+  void check_sequence(const Sequence& sequence, const PlannedSteps::InFlight& in_flight) const;
 
   SchedulerConfig config_;
   int longest_alone_;  // tokens that a sequence may have computed if it has the whole cache for itself
