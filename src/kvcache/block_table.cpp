@@ -12,12 +12,6 @@ BlockTable::BlockTable(const BlockTable& other) : BlockTable(*other.pool_, *othe
   for (int i = 0; i < other.size(); ++i) append(other.row(i));
 }
 
-std::vector<BlockId> BlockTable::held() const {
-  std::vector<BlockId> held = blocks_;
-  std::erase(held, kNoBlock);
-  return held;
-}
-
 int BlockTable::num_held() const {
   int count = 0;
   for (int lane = 0; lane < layout_->num_lanes(); ++lane)

@@ -28,7 +28,6 @@ class BlockTable {
   std::span<const BlockId> rows_from(int first) const {
     return blocks().subspan(static_cast<std::size_t>(first) * layout_->windows.size());
   }
-  std::vector<BlockId> held() const;
   int num_held() const;
   // What no position from here on attends to has been given back.
   int position() const { return position_; }

@@ -19,6 +19,10 @@ const SequenceStates::Kept* kept_of(const SequenceBlocks& blocks, int most) {
   return found;
 }
 
+int num_blocks_in(std::span<const BlockId> places) {
+  return static_cast<int>(std::ssize(places) - std::ranges::count(places, kNoBlock));
+}
+
 void count(BlockId held, std::vector<int>& counts) {
   if (held != kNoBlock) ++counts.at(held);
 }
@@ -131,7 +135,6 @@ void KvCache::admit_states(SequenceStates& states, const ComputedPrefix& compute
 }
 
 BlockCopy KvCache::write_states(SequenceBlocks& blocks) {
-  if (!has_states()) return {kNoBlock, kNoBlock};
   SequenceStates& states = blocks.states;
   const BlockId own = states.own.id();
   if (!states.source) return {blocks.num_tokens == 0 ? kNoBlock : own, own};
@@ -257,7 +260,7 @@ int KvCache::save(SequenceBlocks& blocks, bool shares, const PreemptionCosts& co
   int first = layout_.num_outside_all(table.position());
   while (!saves_all && first < table.size() && std::ranges::none_of(table.row(first), is_own)) ++first;
   const auto to_save = table.rows_from(first);
-  const auto num_blocks = static_cast<int>(std::ssize(to_save) - std::ranges::count(to_save, kNoBlock));
+  const int num_blocks = num_blocks_in(to_save);
   const int num_before = saves_all ? 0 : first * layout_.block_size;
   const int num_tokens = blocks.num_tokens - num_before;
   if (num_tokens <= 0 || num_blocks > host_pool_.num_free() ||
@@ -300,7 +303,8 @@ void KvCache::forget_saved(SavedBlocks& saved, int num_kept) {
 
 void KvCache::distrust(const SequenceBlocks& blocks, std::span<const TokenId> tokens) {
   prefix_cache_.erase_chain(tokens, blocks.salt);
-  for (const BlockId block : blocks.table.held()) prefix_cache_.erase(block);
+  for (const BlockId block : blocks.table.blocks())
+    if (block != kNoBlock) prefix_cache_.erase(block);
 }
 
 void KvCache::count_states(const SequenceBlocks& blocks, std::vector<int>& num_holders,
@@ -357,7 +361,7 @@ void KvCache::check(std::span<const SequenceBlocks* const> all) const {
     QUIRE_CHECK(host_pool_.ref_count(save.to) == 1 && targets.insert(save.to).second,
                 "16: block {} of host memory is saved to for nobody, or twice", save.to);
   for (const SequenceBlocks* blocks : all)
-    QUIRE_CHECK(blocks->table.num_held() == std::ssize(blocks->table.held()),
+    QUIRE_CHECK(blocks->table.num_held() == num_blocks_in(blocks->table.blocks()),
                 "17: {} blocks before position {}", blocks->table.num_held(), blocks->table.position());
 }
 

@@ -144,7 +144,6 @@ TEST(BlockTableTest, EachLaneHoldsItsOwnWindow) {
                                               6, 7, kNoBlock,         //
                                               9, 10, 11}));
   EXPECT_EQ(table.num_held(), 7);
-  EXPECT_EQ(table.held(), (std::vector<BlockId>{0, 3, 6, 7, 9, 10, 11}));
   const BlockTable fork(table);
   EXPECT_EQ(table.writable(28, 100), 20);  // copies of a row, and two that are new, of nine
   EXPECT_EQ(table.prepare_write(28, 29, copies), 3);
