@@ -9,7 +9,6 @@
 #include "base/host_memory.h"
 #include "base/json.h"
 #include "base/parse_number.h"
-#include "kvcache/ids.h"
 #include "ops/communicator.h"
 #include "runner/memory_plan.h"
 
@@ -59,9 +58,15 @@ int in_range(const char* flag, int value, int low, int high) {
   return value;
 }
 
-// What the share of the device's memory leaves for keys and values once all else is there.
-std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config, const ModelConfig& model,
-                               Backend& backend, Communicator& comm, WeightSource* formats) {
+// Bytes of KV cache at most: on a device, what its share of the memory leaves once all else is there.
+std::size_t cache_bytes(RuntimeConfig runtime, const EngineConfig& config, const ModelConfig& model,
+                        Backend& backend, Communicator& comm, WeightSource* formats) {
+  const std::size_t memory = config.kv_cache_memory;
+  if (memory > backend.total_memory())
+    fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
+  if (memory > 0) return memory;
+  if (backend.device() == DeviceKind::kCpu)  // ranks may be on one host
+    return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
   if (!(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1))
     fail("gpu-memory-utilization is {}; it must be above 0 and at most 1", config.gpu_memory_utilization);
   runtime.num_blocks = runtime.cache.layout.num_lanes();
@@ -79,19 +84,6 @@ std::size_t device_cache_bytes(RuntimeConfig runtime, const EngineConfig& config
         backend.total_memory() >> 20, allowed >> 20);
   }
   return allowed - fixed;
-}
-
-// Bytes of KV cache at most.
-std::size_t cache_bytes(const RuntimeConfig& runtime, const EngineConfig& config, const ModelConfig& model,
-                        Backend& backend, Communicator& comm, WeightSource* formats) {
-  const std::size_t memory = config.kv_cache_memory;
-  if (memory > backend.total_memory())
-    fail("kv-cache-memory is {} bytes; {} has {}", memory, backend.name(), backend.total_memory());
-  if (memory > 0) return memory;
-  if (backend.device() != DeviceKind::kCpu)
-    return device_cache_bytes(runtime, config, model, backend, comm, formats);
-  // Ranks may be on one host.
-  return std::min(kMaxAutoCacheBytes, backend.total_memory() / 2) / static_cast<std::size_t>(comm.size());
 }
 
 std::size_t affordable_blocks(const RuntimeConfig& runtime, std::size_t bytes) {
