@@ -187,7 +187,7 @@ void Engine::run() {
   const Backend& backend = ranks_->own().backend();
   while (take_tasks()) {
     const bool overlaps = setup_.hooks.pipelined || (backend.asynchronous() && !backend.runs_on_host());
-    const int depth = overlaps ? ModelRunner::kMaxInFlight : 1;
+    const int depth = overlaps ? kMaxStepsInFlight : 1;
     watch_->begin_turn();
     try {
       const bool queued = scheduler_->num_in_flight() < depth && queue_step();

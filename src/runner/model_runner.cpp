@@ -27,7 +27,7 @@ ModelRunner::ModelRunner(Backend& backend, Communicator& comm, const RuntimeConf
   backend.reserve(batch_builder_.attention_shapes());
   const Buffer inputs =
       backend.allocate(batch_builder_.staging_bytes() + sampler_.staging_bytes(), MemoryKind::kDevice);
-  for (int i = 0; i < kMaxInFlight; ++i)
+  for (int i = 0; i < kMaxStepsInFlight; ++i)
     steps_.push_back({{backend, inputs}, {}, sampler_.make_samples(), pooler_.make_rows()});
 }
 

@@ -15,12 +15,10 @@
 namespace quire {
 
 // Runs step plans on a backend: owns the model, the KV cache and what makes outputs of hidden states, knows
-// no requests. Plans run in the order they are submitted; up to kMaxInFlight may be submitted and not yet
-// collected. Thread contract: one thread.
+// no requests. Plans run in the order they are submitted; up to kMaxStepsInFlight may be submitted and not
+// yet collected. Thread contract: one thread.
 class ModelRunner {
  public:
-  static constexpr int kMaxInFlight = kMaxStepsInFlight;
-
   // Loads the weights; on_layer: how many layers are. Error when the checkpoint does not fit the model.
   ModelRunner(Backend& backend, Communicator& comm, const RuntimeConfig& config, const ModelConfig& model,
               WeightSource& weights,
@@ -77,7 +75,7 @@ class ModelRunner {
   StateMemory fixed_states_;
   std::vector<DecodeGraph> graphs_;  // in the order of graph_bounds
   Buffer mask_memory_;               // from the first masks on
-  std::vector<InFlight> steps_;      // kMaxInFlight of them, in turn
+  std::vector<InFlight> steps_;      // kMaxStepsInFlight of them, in turn
   std::size_t oldest_ = 0;           // of those in flight
   std::size_t num_in_flight_ = 0;
 };

@@ -40,7 +40,7 @@ TEST(PipeliningTest, TwoStepsInFlightGiveTheSameTokens) {
   std::map<SequenceId, std::vector<TokenId>> tokens;
   int deepest = 0;
   while (scheduler.has_unfinished() || scheduler.num_in_flight() > 0) {
-    if (scheduler.num_in_flight() < ModelRunner::kMaxInFlight) {
+    if (scheduler.num_in_flight() < kMaxStepsInFlight) {
       if (const auto plan = scheduler.schedule()) {
         runner.submit(*plan);
         deepest = std::max(deepest, scheduler.num_in_flight());
