@@ -211,12 +211,12 @@ bool Engine::queue_step() {
 
 void Engine::submit_step(StepPlan plan) {
   StepRecord record = StepStatistics::describe(plan, config_.cache, *beams_);
-  std::vector<SequenceId> started;
+  std::vector<OutputProcessor::Start> started;
   for (const SequencePlan& sequence : plan.sequences)
-    if (sequence.start) started.push_back(sequence.sequence);
+    if (sequence.start) started.push_back({sequence.sequence});
   const auto now = TimePoint::clock::now();
   if (!started.empty()) {
-    outputs_->start(started, now);
+    outputs_->start(std::move(started), now);
     publish_stats();
   }
   watch_->submit(plan);

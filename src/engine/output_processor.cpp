@@ -96,11 +96,7 @@ void OutputProcessor::add(std::vector<Addition> additions) {
   change_and_wake(mutex_, wake_, [&] { push_all(std::span(additions), Clock::now()); });
 }
 
-void OutputProcessor::start(const std::vector<SequenceId>& sequences, TimePoint at) {
-  std::vector<Item> starts;
-  for (const SequenceId id : sequences) starts.emplace_back(Start{id});
-  queue(std::span(starts), at);
-}
+void OutputProcessor::start(std::vector<Start> sequences, TimePoint at) { queue(std::span(sequences), at); }
 
 void OutputProcessor::push(std::vector<SequenceUpdate> updates, TimePoint at) {
   if (!updates.empty()) queue(std::span(updates), at);
@@ -143,7 +139,7 @@ void OutputProcessor::take(Event& event) {
     else if (const auto* failure = std::get_if<Failure>(&event.item))
       end_all(FinishReason::kError, failure->error);
     else
-      handle(std::move(event));
+      handle(id, std::move(event));
   } catch (const std::exception& e) {  // no memory, say
     try {
       log_error("sequence {}: its output failed ({})", id, what_of(e));
@@ -193,7 +189,7 @@ void OutputProcessor::end_all(FinishReason reason, const std::string& error) {
     try {
       stop_unfinished(state);
       const auto last = state.id + state.texts.size();
-      for (SequenceId id = state.id; id < last; ++id) handle({Clock::now(), Ending{id, reason, error}});
+      for (SequenceId id = state.id; id < last; ++id) handle(id, {Clock::now(), Ending{id, reason, error}});
     } catch (const std::exception&) {
       states_.erase(first);
     }
@@ -225,9 +221,8 @@ OutputProcessor::States::iterator OutputProcessor::find(SequenceId id) {
   return id - found->first < found->second.texts.size() ? found : states_.end();
 }
 
-void OutputProcessor::handle(Event event) {
+void OutputProcessor::handle(SequenceId id, Event event) {
   Item& item = event.item;
-  const SequenceId id = std::visit([](const auto& which) { return which.id; }, item);
   const auto found = find(id);
   if (found == states_.end()) return;
   State& state = found->second;

@@ -53,9 +53,12 @@ class OutputProcessor {
   };
   // bad_alloc: none is.
   void add(std::vector<Addition> additions);
+  struct Start {
+    SequenceId id;
+  };
   // Steps of these sequences were planned `at` then that are their first ones, or the first ones after a
   // preemption.
-  void start(const std::vector<SequenceId>& sequences, TimePoint at);
+  void start(std::vector<Start> sequences, TimePoint at);
   // What a step brought that ended `at` then.
   void push(std::vector<SequenceUpdate> updates, TimePoint at);
   // A request's beam search has ended.
@@ -67,9 +70,6 @@ class OutputProcessor {
 
  private:
   using Clock = TimePoint::clock;
-  struct Start {
-    SequenceId id;
-  };
   struct Ending {
     SequenceId id;
     FinishReason reason;
@@ -108,7 +108,7 @@ class OutputProcessor {
   void queue_now(Item item);
   void take(Event& event);
   void add(Addition& addition, TimePoint at);
-  void handle(Event event);
+  void handle(SequenceId id, Event event);
   // Ends the request that an event is of, where that cannot be handled.
   void give_up(Event& event, SequenceId id, const std::string& why);
   void end_all(FinishReason reason, const std::string& error);

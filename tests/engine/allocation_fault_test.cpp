@@ -242,7 +242,7 @@ TEST_F(OutputAllocationTest, AFailedOneEndsTheRequestOnce) {
     Told last;
     add_victim(outputs, last);
     const auto now = TimePoint::clock::now();
-    outputs.start({kVictim, kVictim + 1}, now);
+    outputs.start({{kVictim}, {kVictim + 1}}, now);
     outputs.push({update_of(kVictim), update_of(kVictim + 1)}, now);
     outputs.push({update_of(kVictim), update_of(kVictim + 1, FinishReason::kLength)}, now);
     outputs.push({update_of(kVictim, FinishReason::kLength)}, now);
