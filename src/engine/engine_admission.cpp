@@ -127,10 +127,7 @@ void Engine::begin(const Arrival& arrival) {
   } catch (const std::exception& e) {  // too long, say, or no memory for all its outputs, or no thread
     held_.erase(request.id);
     scheduler_->abort_with_siblings(request.id);
-    if (arrival.search)
-      return outputs_->finish(
-          {.id = request.id, .best = {}, .reason = FinishReason::kError, .error = what_of(e)});
-    const auto last = request.id + static_cast<SequenceId>(request.num_outputs);
+    const auto last = request.id + static_cast<SequenceId>(std::max(request.num_outputs, request.beam_width));
     for (SequenceId id = request.id; id < last; ++id) outputs_->finish(id, FinishReason::kError, what_of(e));
   }
 }
