@@ -18,8 +18,6 @@ class BeamRounds final : public SearchRounds {
   BeamRounds(Scheduler& scheduler, OutputProcessor& outputs, EngineHooks::Fault fault)
       : scheduler_(scheduler), outputs_(outputs), fault_(std::move(fault)) {}
 
-  bool any() const override { return !searches_.empty(); }
-
   void add(const std::shared_ptr<const SequenceRequest>& first, SearchRules rules) override {
     rules.max_tokens = scheduler_.add(first);
     Search search{.beams = BeamSearch(rules), .width = rules.width, .next = {}};
@@ -32,6 +30,7 @@ class BeamRounds final : public SearchRounds {
 
   std::vector<SearchResult> take(std::vector<SequenceUpdate>& updates, TimePoint at) override {
     std::vector<SearchResult> results;
+    if (searches_.empty()) return results;
     results.reserve(searches_.size());  // none is lost behind this
     std::erase_if(updates, [&](SequenceUpdate& update) {
       const auto search = find(update.id);

@@ -49,7 +49,6 @@ struct SearchResult {
 class SearchRounds {
  public:
   virtual ~SearchRounds() = default;
-  virtual bool any() const { return false; }
   // Error as Scheduler::add's; after any exception abort_with_siblings must follow.
   virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
   virtual bool contains(SequenceId /*id*/) { return false; }
