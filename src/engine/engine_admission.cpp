@@ -106,7 +106,7 @@ Engine::Arrival Engine::make_arrival(const EngineRequest& request, const Arrival
                     made.prompt_output == OutputKind::kLast;
   }
   if (request.timeout)
-    made.deadline = Scheduler::Clock::now() + std::chrono::duration_cast<Scheduler::Clock::duration>(
+    made.deadline = TimePoint::clock::now() + std::chrono::duration_cast<TimePoint::duration>(
                                                   std::chrono::duration<double>(*request.timeout));
   return arrival;
 }

@@ -129,7 +129,7 @@ std::vector<SequenceId> Scheduler::abort_with_siblings(SequenceId first) {
   return ended;
 }
 
-std::vector<SequenceId> Scheduler::expire(Clock::time_point now) {
+std::vector<SequenceId> Scheduler::expire(TimePoint now) {
   std::vector<SequenceId> late;
   for (const auto& [deadline, id] : deadlines_) {
     if (deadline > now) break;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -125,8 +124,6 @@ struct SchedulerStats {
 // Threads: one thread owns a scheduler; nothing is locked.
 class Scheduler {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // Error on impossible values.
   explicit Scheduler(const SchedulerConfig& config);
 
@@ -141,7 +138,7 @@ class Scheduler {
   // The same for a sequence and, if it is the first, for its siblings. Returns those that were alive.
   std::vector<SequenceId> abort_with_siblings(SequenceId first);
   // Ends what has a deadline of `now` or before, in whatever state it is. No update follows.
-  std::vector<SequenceId> expire(Clock::time_point now);
+  std::vector<SequenceId> expire(TimePoint now);
 
   // The next step, or none if nothing can run before a result is applied, an abort or an addition. If no step
   // is in flight, none means that nothing is unfinished. What is thrown while one sequence is planned ends it
@@ -262,7 +259,7 @@ class Scheduler {
   std::vector<Sequence*> running_;            // by precedence; of one priority, all before those waiting
   WaitingQueue queue_;
   PlannedSteps steps_;
-  std::set<std::pair<Clock::time_point, SequenceId>> deadlines_;
+  std::set<std::pair<TimePoint, SequenceId>> deadlines_;
   std::vector<int> free_seats_;
   int decodes_left_ = 0;  // of the step that is planned: sequences not yet in it that want one token
   std::vector<PlanningFailure> planning_failures_;

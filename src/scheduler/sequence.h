@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,9 +41,9 @@ struct SequenceRequest {
   // then no prefix of it is taken from the cache. Nor is it for kHiddenMean. With that, kLastHidden or
   // kLastLogits the sequence ends with its prompt, and has no sibling.
   OutputKind prompt_output = OutputKind::kLast;
-  std::string cache_salt;  // only sequences of equal salt share cached prefixes
-  int priority = 0;        // lower first, where the policy is to look at it
-  std::optional<std::chrono::steady_clock::time_point> deadline;  // by which it is to end
+  std::string cache_salt;             // only sequences of equal salt share cached prefixes
+  int priority = 0;                   // lower first, where the policy is to look at it
+  std::optional<TimePoint> deadline;  // by which it is to end
 
   // What it holds while it waits is about so many bytes for each token that it counts as.
   static constexpr std::int64_t kBytesPerQueuedToken = 8;

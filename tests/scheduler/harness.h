@@ -482,7 +482,7 @@ class Harness {
   int fault_in_ = 0;               // planning fails at this many sequences from here; 0: not
   SequenceId faulty_ = 0;          // the one at which it failed
   std::set<SequenceId> suspects_;  // in lost steps, and without a token since
-  Scheduler::Clock::time_point now_;
+  TimePoint now_;
   SequenceId last_id_ = 0;
   std::uint64_t last_plan_ = 0;
   std::uint64_t num_block_copies_ = 0;

@@ -141,7 +141,7 @@ TEST(SchedulerDeadlineTest, EndsASequenceInEveryState) {
   config.max_num_seqs = 2;
   config.max_num_batched_tokens = 8;
   Engine engine(config, 2);
-  const Scheduler::Clock::time_point start;
+  const TimePoint start;
   const auto add_with_deadline = [&](int num_prompt, int after) {
     SequenceRequest request = Engine::request_of(num_prompt, 50);
     request.deadline = start + seconds(after);
