@@ -283,7 +283,7 @@ void Engine::check_invariants() {
 // Waits for tasks while there is nothing to compute, and does them. False: the engine closes.
 bool Engine::take_tasks() {
   const bool idle = !scheduler_->has_unfinished() && scheduler_->num_in_flight() == 0;
-  const std::optional<std::vector<Mailbox::Task>> tasks = mailbox_.take(idle, next_deadline());
+  const std::optional<std::list<Mailbox::Task>> tasks = mailbox_.take(idle, next_deadline());
   if (!tasks) return false;
   const auto guarded = [](const auto& work) {
     try {

@@ -3,10 +3,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/threads.h"
 #include "engine/request.h"
@@ -41,15 +41,11 @@ class Mailbox {
   // nothing fails behind it.
   template <typename Make>
   void post(Load requests, const Make& make) {
+    std::list<Task> task(1);
     change_and_wake(mutex_, wake_, [&] {
       check_room(requests);
-      Task& task = tasks_.emplace_back();
-      try {
-        task = make();
-      } catch (...) {
-        tasks_.pop_back();
-        throw;
-      }
+      task.front() = make();
+      tasks_.splice(tasks_.end(), task);
       waiting_ = waiting_ + requests;
       posted_ = posted_ + requests;
     });
@@ -69,7 +65,7 @@ class Mailbox {
   }
   // Of the engine's thread: all tasks; waits for one or wake(), if it is to, until then at most. None: it is
   // closed.
-  std::optional<std::vector<Task>> take(bool wait, std::optional<TimePoint> until) {
+  std::optional<std::list<Task>> take(bool wait, std::optional<TimePoint> until) {
     std::unique_lock lock(mutex_);
     const auto is_over = [this] { return closed_ || is_woken_ || !tasks_.empty(); };
     if (wait && until)
@@ -103,11 +99,11 @@ class Mailbox {
   const Load limits_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Task> tasks_;  // guarded by mutex_
-  Load posted_;              // guarded by mutex_: with tasks_
-  Load waiting_;             // guarded by mutex_: these, and those in the scheduler
-  bool is_woken_ = false;    // guarded by mutex_
-  bool closed_ = false;      // guarded by mutex_
+  std::list<Task> tasks_;  // guarded by mutex_
+  Load posted_;            // guarded by mutex_: with tasks_
+  Load waiting_;           // guarded by mutex_: these, and those in the scheduler
+  bool is_woken_ = false;  // guarded by mutex_
+  bool closed_ = false;    // guarded by mutex_
 };
 
 }  // namespace quire
