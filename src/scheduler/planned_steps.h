@@ -30,7 +30,7 @@ class PlannedSteps {
   std::uint64_t id() const { return last_id_ + 1; }  // of the open step
   // Takes a span into the open step. Nothing fails.
   void add(Sequence& sequence, SequencePlan plan);
-  const std::vector<Span>& spans() const { return open_.spans; }  // of the open step
+  const std::vector<Span>& spans() const { return open_; }  // of the open step
   // The open step is in flight.
   StepPlan close();
 
@@ -51,15 +51,10 @@ class PlannedSteps {
   std::map<const Sequence*, InFlight> check(int max_tokens, int max_sequences) const;
 
  private:
-  struct Step {
-    std::uint64_t id = 0;
-    std::vector<Span> spans;
-  };
-
   StepPlan plan_;  // of the open step
-  Step open_;
-  std::deque<Step> in_flight_;
-  std::uint64_t last_id_ = 0;
+  std::vector<Span> open_;
+  std::deque<std::vector<Span>> in_flight_;  // by step, the oldest first; their ids follow each other
+  std::uint64_t last_id_ = 0;                // of the newest
 };
 
 }  // namespace quire
