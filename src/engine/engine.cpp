@@ -214,16 +214,16 @@ void Engine::submit_step(StepPlan plan) {
   std::vector<OutputProcessor::Start> started;
   for (const SequencePlan& sequence : plan.sequences)
     if (sequence.start) started.push_back({sequence.sequence});
-  const auto now = TimePoint::clock::now();
+  record.planned = TimePoint::clock::now();
   if (!started.empty()) {
-    outputs_->start(std::move(started), now);
+    outputs_->start(std::move(started), record.planned);
     publish_stats();
   }
   watch_->submit(plan);
   setup_.hooks.visit(EngineStage::kSubmit);
   masker_->take(plan);
   record.ops = ranks_->submit(std::move(plan), statistics_.profile_next());
-  statistics_.begin(record, now);
+  statistics_.begin(std::move(record));
   // What a step before this one samples is known when that is collected.
   if (scheduler_->num_in_flight() == 1) sample_step();
 }

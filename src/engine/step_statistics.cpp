@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "base/log.h"
 
@@ -36,8 +35,8 @@ bool StepStatistics::profile_next() {
 }
 
 void StepStatistics::end(const SchedulerStats& scheduler, TimePoint at) {
-  StepRecord record = in_flight_.front().record;
-  const TimePoint start = std::max(in_flight_.front().start, std::exchange(last_end_, at));
+  StepRecord record = std::move(in_flight_.front());
+  const TimePoint start = std::max(record.planned, std::exchange(last_end_, at));
   record.seconds = std::chrono::duration<double>(at - start).count();
   in_flight_.pop_front();
   const double prefill = record.seconds * record.prefill_share();

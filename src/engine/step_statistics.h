@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "engine/search_rounds.h"
 #include "ops/device.h"
@@ -34,6 +35,7 @@ struct StepRecord {
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
   double mask_seconds = 0;            // that the masks of its constrained sequences took; 0: it has none
   std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
+  TimePoint planned = {};
 
   double prefill_share() const {
     return tokens == 0 ? 0 : static_cast<double>(prefill_tokens) / static_cast<double>(tokens);
@@ -60,21 +62,16 @@ class StepStatistics {
   // Of a step that is to be submitted; without its times.
   static StepRecord describe(const StepPlan& plan, const CacheShape& cache, SearchRounds& beams);
   bool profile_next();  // whether it has its ops timed
-  // A step was planned `at` then, and submitted.
-  void begin(const StepRecord& record, TimePoint at) { in_flight_.push_back({record, at}); }
+  // A step was submitted.
+  void begin(StepRecord record) { in_flight_.push_back(std::move(record)); }
   // The masks of the newest one took so long.
-  void note_masks(double seconds) { in_flight_.back().record.mask_seconds = seconds; }
+  void note_masks(double seconds) { in_flight_.back().mask_seconds = seconds; }
   // The oldest one has ended. What the observer throws is logged.
   void end(const SchedulerStats& scheduler, TimePoint at);
   void drop() { in_flight_.clear(); }
 
  private:
-  struct StepInFlight {
-    StepRecord record;
-    TimePoint start;
-  };
-
-  std::deque<StepInFlight> in_flight_;
+  std::deque<StepRecord> in_flight_;
   TimePoint last_end_;
   std::uint64_t num_planned_ = 0;  // while there was a profile
   std::atomic<int> profile_every_{0};
