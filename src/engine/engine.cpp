@@ -100,7 +100,7 @@ void Engine::load() try {
   read_eos_token_ids();
   plan_ = ranks_->own().plan_memory();
   log_plan();
-  if (config_.weight_only && !plan_.input_rounding.is_left_out)
+  if (config_.weight_only && !plan_.leaves_out_rounding)
     log_warning("weight-only changes nothing: no product of this model would round its input");
   timed("weights", [&] { ranks_->load(); });
 } catch (const Error& e) {

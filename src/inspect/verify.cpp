@@ -36,7 +36,7 @@ constexpr Limits kLimits[] = {{2e-5, 0}, {1e-2, 3e-3}, {6e-2, 2.5e-2}};  // of f
 
 // The looser ones where products round their inputs, and the model has a file of them.
 Limits limits_of(const Engine& engine) {
-  const bool rounds_inputs = engine.memory_plan().input_rounding.is_done;
+  const bool rounds_inputs = engine.memory_plan().rounds_inputs;
   Limits limits = kLimits[static_cast<std::size_t>(engine.config().dtype)];
   const std::filesystem::path path = engine.model_directory() / "tolerance.json";
   if (std::error_code ec; rounds_inputs && std::filesystem::exists(path, ec)) {

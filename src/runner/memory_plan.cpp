@@ -39,7 +39,7 @@ class PlanningBackend final : public Backend {
   std::unique_ptr<LinearWeights> make_linear(std::span<const WeightGroup> parts, DType dtype) override {
     const auto [rows, cols] = shape_of(parts);
     note(parts);
-    plan_.input_rounding.is_done |= parts.front().format.input.code != InputFormat::Code::kNone;
+    plan_.rounds_inputs |= parts.front().format.input.code != InputFormat::Code::kNone;
     plan_.matrices.emplace_back(rows, cols, real_.linear_bytes(parts, dtype));
     plan_.weights += plan_.matrices.back().bytes();
     return std::make_unique<LinearWeights>(plan_.matrices.back());
@@ -138,7 +138,7 @@ MemoryPlan plan_memory(Backend& backend, Communicator& comm, const RuntimeConfig
   for (const ExpertWeights& experts : plan.experts)
     widest = std::max({widest, experts.shape().hidden_size, experts.shape().intermediate_size});
   plan.workspace += backend.reserved_bytes(widest, !planning.coded().empty(), runner.attention_shapes());
-  plan.input_rounding.is_left_out =
+  plan.leaves_out_rounding =
       config.weight_only && (shapes.rounds_inputs() || rounds_inputs(config.quantization));
   plan.connections = config.connection_bytes;
   plan.kv_cache = config.cache_bytes();

@@ -10,12 +10,6 @@
 
 namespace quire {
 
-// What products do with their inputs: some are rounded; weight_only leaves some as they are.
-struct InputRounding {
-  bool is_done = false;
-  bool is_left_out = false;
-};
-
 // What a ModelRunner allocates on its backend, in bytes, for one rank, and what else shows on the way.
 struct MemoryPlan {
   std::vector<LinearWeights> matrices;  // their sizes as packed, and no values
@@ -26,8 +20,9 @@ struct MemoryPlan {
   std::size_t connections = 0;  // of ranks with each other
   std::size_t host = 0;         // pinned, for steps on their way to the device and back
 
-  std::size_t swap_space = 0;  // host memory, too; beside the total
-  InputRounding input_rounding;
+  std::size_t swap_space = 0;        // host memory, too; beside the total
+  bool rounds_inputs = false;        // some products round theirs
+  bool leaves_out_rounding = false;  // some products would, were it not for weight_only
 
   std::size_t total() const { return weights + kv_cache + workspace + connections + host; }
 };
