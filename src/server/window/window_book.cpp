@@ -167,11 +167,12 @@ void WindowBook::update(const SequenceUpdate& update) {
   if (update.finish != FinishReason::kNone) end(update.id, to_string(update.finish));
 }
 
-// Of the beams of a round that have no fork, the scheduler knows nothing any more.
+// The forks take their parents' ids, so what is known of those is read first; it is the same of all. Of the
+// beams of a round that have no fork, the scheduler knows nothing any more.
 void WindowBook::forked(SequenceId first, std::span<const BeamFork> forks) {
+  const WindowSequence* const parent = find(forks.front().parent);
+  const WindowSequence from = parent == nullptr ? WindowSequence() : *parent;
   for (std::size_t i = 0; i < forks.size(); ++i) {
-    const WindowSequence* const parent = find(forks[i].parent);
-    const WindowSequence from = parent == nullptr ? WindowSequence() : *parent;
     WindowSequence& sequence = begin(first + i, State::kDecoding);
     sequence.added = from.added;
     sequence.request = from.request;

@@ -313,6 +313,20 @@ TEST_F(OneSeat, WhoWatchesLaterSeesWhatIsThereAndWhatFollows) {
   EXPECT_EQ(book_.frame().sequences.at(1).state, State::kEnded);
 }
 
+// Each fork has one token more than the beam before it, whose id another fork may have by then.
+TEST_F(OneSeat, ForksThatChangePlacesHaveOneTokenMoreEach) {
+  book_.attach(harness_.scheduler());
+  SequenceRequest search = request(std::vector<TokenId>(12, 40));
+  search.id = 1;
+  search.num_outputs = 2;
+  book_.added(search);
+  const std::vector<BeamFork> forks = {{2, 50}, {1, 51}};
+  book_.forked(1, forks);
+  const WindowFrame frame = book_.frame();
+  EXPECT_EQ(frame.sequences.at(1).num_tokens, 13);
+  EXPECT_EQ(frame.sequences.at(2).num_tokens, 13);
+}
+
 // All of it counts towards the pause that a window makes before it asks for the next one.
 TEST_F(OneSeat, AFrameKnowsWhatTheMakingOfItTookAndDoesNotSendIt) {
   WindowBook book([this] { return now_ += 0.25; });
