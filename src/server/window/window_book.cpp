@@ -218,9 +218,14 @@ void WindowBook::roll() {
   const auto now = static_cast<std::int64_t>(time);
   if (now == second_) return;
   std::erase_if(kept_.marks, [&](const WindowMark& mark) { return mark.time < time - 1; });
+  const auto busy_in = [&](std::int64_t second) {  // with the step that is still under way
+    const auto begin = static_cast<double>(second);
+    if (in_flight_.empty()) return 0.0;
+    return std::max(0.0, begin + 1 - std::max({begin, in_flight_.front().planned_at, applied_at_}));
+  };
   const SchedulerStats stats = scheduler_->stats();
   now_.cache_use = 1 - static_cast<double>(stats.num_free_blocks) / std::max(stats.num_blocks, 1);
-  now_.busy = std::min(now_.busy, 1.0);
+  now_.busy = std::min(now_.busy + busy_in(second_), 1.0);
   now_.first_token = std::exchange(first_token_, {}).value();
   now_.between_tokens = std::exchange(between_tokens_, {}).value();
   const auto queries = static_cast<double>(stats.prefix_cache_queries - num_queries_);
@@ -229,7 +234,7 @@ void WindowBook::roll() {
   num_queries_ = stats.prefix_cache_queries;
   kept_.seconds[second_] = now_;
   for (std::int64_t quiet = std::max(second_ + 1, now - kSecondsKept); quiet < now; ++quiet)
-    kept_.seconds[quiet].cache_use = now_.cache_use;
+    kept_.seconds[quiet] = {.cache_use = now_.cache_use, .busy = busy_in(quiet)};
   kept_.seconds.erase(kept_.seconds.begin(), kept_.seconds.lower_bound(now - kSecondsKept));
   now_ = {};
   second_ = now;

@@ -262,6 +262,20 @@ TEST_F(OneSeat, ALifeGoesFromItsPromptToItsEndAndSecondsCountWhatWasDone) {
   EXPECT_EQ(frame.sequences.at(2).num_tokens, 15);
 }
 
+TEST_F(OneSeat, AStepOfSeveralSecondsIsUnderWayInEachOfThem) {
+  book_.attach(harness_.scheduler());
+  harness_.add(request(std::vector<TokenId>(4, 40)), 1);
+  EXPECT_TRUE(harness_.schedule());
+  now_ = 3.25;
+  harness_.apply();
+  now_ = 5.5;
+  const WindowFrame frame = book_.frame();
+  const std::vector<double> shares = {0.5, 1, 1, 0.25, 0};
+  for (std::size_t i = 0; i < shares.size(); ++i)
+    EXPECT_DOUBLE_EQ(frame.seconds.at(static_cast<std::int64_t>(i)).busy, shares[i]) << "second " << i;
+  harness_.drain();
+}
+
 // Of which the next ones are planned, with more or fewer tokens, before it is done.
 TEST_F(OneSeat, WhatAStepTookAndWhatItReadAreOfTheSameStep) {
   const auto expect_applied = [&](double seconds, int num_tokens, std::int64_t num_blocks) {
