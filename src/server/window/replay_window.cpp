@@ -87,7 +87,8 @@ class ReplayWindow final : public Window {
       step = static_cast<std::uint64_t>(by - step_seconds_.begin());
     }
     step = std::clamp<std::uint64_t>(step, 1, step_seconds_.size() + 1);
-    if (!playback_ || playback_->replayer.step() > step) playback_ = std::make_unique<Playback>(recording_);
+    if (!playback_ || shown_ > step) playback_ = std::make_unique<Playback>(recording_);
+    shown_ = step;
     auto& [reader, book, replayer] = *playback_;
     while (replayer.step() < step && !replayer.difference() && reader.next(replayer)) {
     }
@@ -101,7 +102,8 @@ class ReplayWindow final : public Window {
   const Recording recording_;
   std::vector<double> step_seconds_;  // when each was planned
   std::string about_;
-  std::unique_ptr<Playback> playback_;  // of the worker
+  std::unique_ptr<Playback> playback_;  // of the worker, like what follows
+  std::uint64_t shown_ = 0;             // the step it was last asked for
   boost::asio::thread_pool worker_{1};
 };
 

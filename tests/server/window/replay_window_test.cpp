@@ -60,9 +60,12 @@ TEST_F(ReplayWindowTest, ShowsEveryStepInAnyOrder) {
   EXPECT_EQ(tenth.at("step").at("id"), 10);
   EXPECT_EQ(state("?step=5"), fifth);
   EXPECT_EQ(state("?step=10"), tenth);
-  const Json end = state("?step=1000000");
+  const std::string behind_last = format_text("?step={}", num_steps - 1);
+  const Json last = state(behind_last), end = state("?step=1000000");
   EXPECT_EQ(end.at("step").at("id"), num_steps - 1);
   for (const Json& sequence : end.at("sequences")) EXPECT_EQ(sequence.at("state"), "ended");
+  EXPECT_NE(last, end);
+  EXPECT_EQ(state(behind_last), last);
   EXPECT_EQ(state("?step=0"), first);
   EXPECT_EQ(state("?step=x"), first);
 }
