@@ -17,8 +17,9 @@ class QuireServer:
     options: of subprocess.Popen.
     """
 
-    def __init__(self, binary, *arguments, until="serving", command=("serve", "--access-log", "off"), **options):
-        command = [str(binary), *command, *map(str, arguments), "--port", "0"]
+    def __init__(self, binary, *arguments, until="serving", command=("serve", "--access-log", "off"), port=0,
+                 **options):
+        command = [str(binary), *command, *map(str, arguments), "--port", str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.stderr = ""
         self.port = None

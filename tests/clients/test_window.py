@@ -235,6 +235,20 @@ def test_the_page_asks_for_the_key_and_keeps_it(browser, start):
     assert [error for error in page.errors if "401" not in error] == []
 
 
+def test_another_server_in_its_place_is_shown_and_may_ask_for_a_key(browser, start):
+    first = start("--window", "--kv-cache-memory", "1MiB")
+    page = browser.open(f"{first.url}/window")
+    page.wait("!document.querySelector('#main').hidden")
+    assert page.run("document.querySelectorAll('#fields canvas').length") == 1
+    first.stop()
+    start("--window", "--kv-cache-memory", "1MiB", "--swap-space", "0.01", "--api-key", KEY, port=first.port)
+    page.wait("!document.querySelector('#key-form').hidden")
+    page.type(KEY)
+    page.press("Enter")
+    page.wait("document.querySelector('#key-form').hidden")
+    page.wait("document.querySelectorAll('#fields canvas').length === 2")
+
+
 def test_a_recording_is_shown_step_by_step_and_played(browser, binary, start, tmp_path, shots):
     recording = tmp_path / "recording"
     workload = "bench throughput --workload random --requests 6 --input-len 60 --output-len 40 --max-num-seqs 4"

@@ -13,6 +13,7 @@ const byId = (id) => document.getElementById(id);
 
 let style = readStyle();
 let frame = null;
+let shownAbout = "";  // the frame's, as JSON
 let live = null;  // the stream's own, which changes with each event
 let isPaused = false;
 let isDrawing = false;
@@ -153,12 +154,13 @@ function tellStatus(text, isUrgent = true) {
 }
 
 function show(next) {
-  if (!frame || frame.about.blocks !== next.about.blocks) {
+  const about = JSON.stringify(next.about);
+  if (shownAbout !== about) {
+    shownAbout = about;
     const { model, device, dtype } = next.about;
     setText(byId("model"), [model, device, dtype].filter(Boolean).join(" · "));
     setText(byId("what-block"), blockMeaning(next.about));
     byId("main").hidden = false;
-    byId("key-form").hidden = true;
     fields.build(next.about);
   }
   frame = next;
@@ -170,6 +172,7 @@ async function watch() {
     try {
       await follow((state) => {
         wait = 1000;
+        byId("key-form").hidden = true;
         if (state.about.steps === 0) tellStatus("Live", byId("status").textContent !== "Live");
         live = state;
         if (!isPaused) show(state);
