@@ -236,6 +236,8 @@ StepCosts fit_costs(std::span<const MeasuredStep> steps) {
 
 MachineCosts fit_machine(const Recording& recording) {
   const RecordingInfo& info = recording.info();
+  if (!info.from_start)
+    fail("the recording is the last part of one, and does not say how far its first sequences were");
   const StepTimer timer(recording);
   MachineCosts machine{.model = info.model,
                        .device = info.device,

@@ -62,7 +62,7 @@ struct MachineCosts {
 };
 
 // Of a recording of many different steps, each as long as it took from the end of the one before, or from its
-// plan where nothing was to be done before. block_bytes stays 0.
+// plan where nothing was to be done before. block_bytes stays 0. Error where the recording has no beginning.
 MachineCosts fit_machine(const Recording& recording);
 std::string to_json(const MachineCosts& machine);
 // Error where the file is none, or has numbers that cannot be.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "expect_error.h"
 #include "inspect/small_shape.h"
 #include "simulate/simulation.h"
 #include "temp_dir.h"
@@ -129,6 +130,15 @@ TEST(FitMachineTest, ARecordingsStepsCostWhatTheyTook) {
   EXPECT_NEAR(machine.costs.each[StepShape::kDecodePair], 1e-7, 1e-8);
   const StepShape shape(plan_of({{900, 1}, {300, 1}, {0, 200}}), {});
   EXPECT_NEAR(machine.costs.seconds(shape) / true_seconds(shape), 1, 0.02);
+}
+
+// Its first results are of steps that it does not have, and decodes do not say where they stand.
+TEST(FitMachineTest, TheLastPartOfARecordingIsRefused) {
+  RecordingInfo info;
+  info.from_start = false;
+  const std::vector<std::byte> header = write_header(info);
+  const std::string bytes(reinterpret_cast<const char*>(header.data()), header.size());
+  expect_error([&] { fit_machine(Recording(bytes, "a recording")); }, {"the last part of one"});
 }
 
 TEST(FitCostsTest, FewStepsAreRefused) {
