@@ -30,6 +30,12 @@ std::vector<EngineRequest> make_requests(Engine& engine, const BenchOptions& opt
   return requests;
 }
 
+std::size_t num_outputs(std::span<const EngineRequest> requests) {
+  std::size_t count = 0;
+  for (const EngineRequest& request : requests) count += static_cast<std::size_t>(request.params.n);
+  return count;
+}
+
 // Steps with prompt tokens and steps without, added up.
 struct StepTotals {
   double prefill_tokens = 0, prefill_seconds = 0;  // the prompt tokens' share of the time
@@ -133,16 +139,14 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
   constexpr std::size_t kUnderWay = 3;  // times: of the submission and of two tokens
   at_once = std::min(at_once, requests.size());
   Round round;
-  std::size_t num_outputs = 0, num_first = 0;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (i == at_once) num_first = num_outputs;
-    num_outputs += static_cast<std::size_t>(requests[i].params.n);
-  }
-  round.outputs.resize(num_outputs);
+  round.outputs.resize(num_outputs(requests));
+  const std::size_t num_first = num_outputs(std::span(requests).first(at_once));
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t unfinished = requests.size(), under_way = 0;  // guarded by mutex, as is the next one
   std::string error;
+  const auto all_ended = [&] { return unfinished == 0; };
+  std::vector<RequestId> ids(requests.size());
   auto output = round.outputs.begin();
   const BenchClock::time_point start = BenchClock::now();
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -174,10 +178,18 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
       --unfinished;
       changed.notify_all();  // under the lock: all this may be gone right after
     };
-    engine.submit(std::move(requests[i]));
+    try {
+      ids[i] = engine.submit(std::move(requests[i]));
+    } catch (...) {  // the queue is full, say; all this must stay until those under way have ended
+      for (const RequestId id : std::span(ids).first(i)) engine.abort(id);
+      std::unique_lock lock(mutex);
+      unfinished -= requests.size() - i;
+      changed.wait(lock, all_ended);
+      throw;
+    }
   }
   std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return unfinished == 0; });
+  changed.wait(lock, all_ended);
   if (!error.empty()) fail("bench: {}", error);
   return round;
 }

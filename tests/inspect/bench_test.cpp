@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <future>
 
@@ -173,6 +174,20 @@ TEST(BenchTest, RefusesRequestsThatDoNotFit) {
   options.requests = {{40, 6}};
   options.engine.max_model_len = 45;
   EXPECT_THROW(run_bench(options, random_model(dense_shape())), Error);
+}
+
+// While others are under way, whose tokens come meanwhile.
+TEST(BenchTest, ARefusedRequestEndsARoundInGoodOrder) {
+  EngineConfig config;
+  config.max_model_len = 1000;
+  config.max_num_queued_reqs = 1;
+  Engine engine(config, random_model(dense_shape()));
+  for (int i = 0; i < 20; ++i) {
+    std::vector<EngineRequest> requests(20, sized_request(std::vector<TokenId>(9, 5), 900));
+    std::atomic<bool> over = false;
+    EXPECT_THROW(run_round(engine, std::move(requests), [&] { EXPECT_FALSE(over); }), QueueFullError);
+    over = true;
+  }
 }
 
 }  // namespace
