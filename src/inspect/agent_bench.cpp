@@ -13,8 +13,6 @@
 namespace quire {
 namespace {
 
-constexpr TokenId kFirstTokenId = 256;  // below it, some vocabularies keep special tokens
-
 // Gives `take` 64 bits for each prefix, the shortest first, until it is false; how many it took.
 template <typename Take>
 int take_prefixes(std::span<const TokenId> tokens, const Take& take) {

@@ -17,6 +17,7 @@ struct RequestSize {
 // The 256 requests of the standard workload.
 const std::vector<RequestSize>& standard_workload();
 
+inline constexpr TokenId kFirstTokenId = 256;  // below it, some vocabularies keep special tokens
 // Ids from `first` on, and below vocab_size.
 std::vector<TokenId> random_tokens(int count, int vocab_size, std::mt19937_64& random, TokenId first = 0);
 

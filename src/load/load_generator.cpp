@@ -17,7 +17,6 @@
 namespace quire {
 namespace {
 
-constexpr TokenId kFirstTokenId = 256;
 constexpr int kMaxLength = 1 << 20;  // tokens
 
 // One token each in most vocabularies.
@@ -76,8 +75,6 @@ void send_request(HttpClient& client, const LoadTarget& target, std::string body
   client.start(std::move(call));
 }
 
-constexpr double kMsPerSecond = 1e3;
-
 class ServerTurns final : public TurnRunner {
  public:
   explicit ServerTurns(LoadTarget target) : target_(std::move(target)) {}
@@ -88,7 +85,7 @@ class ServerTurns final : public TurnRunner {
       turn.output_tokens = t->output_tokens;
       if (t->token_ids.size() == static_cast<std::size_t>(t->output_tokens)) turn.output = t->token_ids;
       turn.cached_tokens = t->cached_tokens;
-      if (!t->chunks.empty()) turn.first_token_ms = kMsPerSecond * (t->chunks.front() - t->sent);
+      if (!t->chunks.empty()) turn.first_token_ms = 1e3 * (t->chunks.front() - t->sent);
       turn.error = t->error;
       ended_.push_back(std::move(turn));
     };
@@ -108,14 +105,14 @@ class ServerTurns final : public TurnRunner {
 };
 
 void add_latencies(const RequestTimeline& timeline, LoadFigures& figures) {
-  figures.e2e_ms.push_back(kMsPerSecond * (timeline.end - timeline.sent));
+  figures.e2e_ms.push_back(1e3 * (timeline.end - timeline.sent));
   if (timeline.chunks.empty()) return;
   const double first = timeline.chunks.front();
-  figures.ttft_ms.push_back(kMsPerSecond * (first - timeline.sent));
+  figures.ttft_ms.push_back(1e3 * (first - timeline.sent));
   if (timeline.output_tokens > 1)
-    figures.tpot_ms.push_back(kMsPerSecond * (timeline.end - first) / (timeline.output_tokens - 1));
+    figures.tpot_ms.push_back(1e3 * (timeline.end - first) / (timeline.output_tokens - 1));
   for (std::size_t i = 1; i < timeline.chunks.size(); ++i)
-    figures.itl_ms.push_back(kMsPerSecond * (timeline.chunks[i] - timeline.chunks[i - 1]));
+    figures.itl_ms.push_back(1e3 * (timeline.chunks[i] - timeline.chunks[i - 1]));
 }
 
 std::size_t peak_concurrency(const LoadResult& result) {
@@ -155,17 +152,14 @@ std::vector<LoadRequest> read_dataset(const std::filesystem::path& file) {
 
 void fill_prompts(std::vector<LoadRequest>& requests, bool as_text, int vocab_size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::uniform_int_distribution<TokenId> any_token(kFirstTokenId, vocab_size - 1);
   std::uniform_int_distribution<std::size_t> any_word(0, kWords.size() - 1);
   for (LoadRequest& request : requests) {
     if (!request.text.empty()) continue;
-    for (int i = 0; i < request.size.prompt_tokens; ++i) {
-      if (as_text) {
-        request.text += i == 0 ? "" : " ";
-        request.text += kWords[any_word(random)];
-      } else {
-        request.token_ids.push_back(any_token(random));
-      }
+    if (!as_text)
+      request.token_ids = random_tokens(request.size.prompt_tokens, vocab_size, random, kFirstTokenId);
+    for (int i = 0; as_text && i < request.size.prompt_tokens; ++i) {
+      request.text += i == 0 ? "" : " ";
+      request.text += kWords[any_word(random)];
     }
   }
 }
@@ -252,7 +246,6 @@ double LoadFigures::per_s(std::int64_t amount) const {
 }
 
 double mean(const std::vector<double>& values) {
-  if (values.empty()) return std::nan("");
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
