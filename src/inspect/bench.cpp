@@ -244,19 +244,6 @@ StepWork::StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int rank
     *amount *= ranks;
 }
 
-double StepWork::linear_flop(const StepRecord& step) const {
-  return flop_per_token * static_cast<double>(step.tokens) +
-         flop_per_logits * static_cast<double>(step.sampled_tokens);
-}
-
-double StepWork::flop(const StepRecord& step) const {
-  return linear_flop(step) + flop_per_attention_pair * static_cast<double>(step.attention_pairs);
-}
-
-double StepWork::kv_bytes(const StepRecord& step) const {
-  return kv_bytes_per_pair * static_cast<double>(step.attention_pairs);
-}
-
 // Of the experts, those that tokens routed at random would meet.
 double StepWork::decode_bytes(const StepRecord& step) const {
   const double met = 1 - std::pow(1 - routed_share, static_cast<double>(step.tokens));

@@ -63,9 +63,16 @@ struct StepWork {
   double kv_bytes_per_pair = 0;
 
   StepWork(const MemoryPlan& plan, const RuntimeConfig& config, int ranks = 1);
-  double linear_flop(const StepRecord& step) const;
-  double flop(const StepRecord& step) const;      // with attention
-  double kv_bytes(const StepRecord& step) const;  // of a step in which every sequence has one token
+  double linear_flop(const StepRecord& step) const {
+    return flop_per_token * static_cast<double>(step.tokens) +
+           flop_per_logits * static_cast<double>(step.sampled_tokens);
+  }
+  double flop(const StepRecord& step) const {  // with attention
+    return linear_flop(step) + flop_per_attention_pair * static_cast<double>(step.attention_pairs);
+  }
+  double kv_bytes(const StepRecord& step) const {  // of a step in which every sequence has one token
+    return kv_bytes_per_pair * static_cast<double>(step.attention_pairs);
+  }
   double decode_bytes(const StepRecord& step) const;
 };
 
