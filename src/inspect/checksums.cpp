@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
 #include <map>
 #include <span>
 #include <sstream>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/read_only_file.h"
+#include "checkpoint/safetensors_writer.h"
 
 namespace quire {
 namespace {
@@ -78,10 +78,7 @@ std::size_t write_checksums(const fs::path& model) {
     if (name.find('\n') != name.npos) fail("{}: the name {} has two lines", model.string(), in_quotes(name));
     text += checksum(folder_of(model) / name) + "  " + name + "\n";
   }
-  const fs::path path = manifest_path(model);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text << std::flush;
-  if (!file) fail("{}: it cannot be written", path.string());
+  write_text_file(manifest_path(model), text);
   return names.size();
 }
 
