@@ -2,7 +2,6 @@
 #include <mutex>
 #include <thread>
 
-#include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "engine/engine.h"
