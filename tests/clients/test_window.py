@@ -264,6 +264,8 @@ def test_a_recording_is_shown_step_by_step_and_played(browser, binary, start, tm
         seek.value = 60; seek.dispatchEvent(new Event("input")); })()""")
     page.wait("document.querySelector('#place').innerText.startsWith('step 60 of')")
     assert "Step 60 computes" in page.text("#step-text")
+    page.run("document.querySelector('#table').closest('details').open = true")
+    page.wait("document.querySelectorAll('#table th').length > 0")
     page.wait("document.querySelectorAll('.row').length > 3")
     assert "preempted" in page.run("document.querySelector('#events').textContent")
     page.screenshot(shots / "window_replay.png")

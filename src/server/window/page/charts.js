@@ -17,8 +17,9 @@ const CHARTS = [
 ];
 
 export class Charts {
-  constructor() {
+  constructor(onToggle) {
     this.table = document.getElementById("table");
+    this.table.closest("details").addEventListener("toggle", onToggle);
     const parent = document.getElementById("charts");
     this.charts = CHARTS.map((chart) => {
       const value = make("b"), canvas = make("canvas");

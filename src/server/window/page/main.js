@@ -28,7 +28,7 @@ const draw = () => {
 };
 const sequences = new Sequences(draw);
 const fields = new Fields(byId("fields"), byId("block-note"), (id) => sequences.choose(id));
-const charts = new Charts();
+const charts = new Charts(draw);
 
 function drawNow() {
   isDrawing = false;
