@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "base/json.h"
 #include "inspect/bench.h"
@@ -92,6 +93,10 @@ class StepTimer final : public SchedulerObserver {
   void foreseen(SequenceId /*id*/, std::span<const SequenceUpdate> updates) override {
     for (const SequenceUpdate& update : updates) alive_ -= update.finish == FinishReason::kNone ? 0 : 1;
   }
+  void forked(SequenceId first, std::span<const BeamFork> forks) override {
+    int& num_beams = num_beams_.try_emplace(first, 1).first->second;
+    alive_ += static_cast<int>(forks.size()) - std::exchange(num_beams, static_cast<int>(forks.size()));
+  }
   void lost_steps(std::span<const SequenceUpdate> /*updates*/) override {
     in_flight_.clear();
     was_busy_ = false;
@@ -102,6 +107,7 @@ class StepTimer final : public SchedulerObserver {
   const CacheLayout& layout_;
   std::deque<std::pair<StepShape, double>> in_flight_;  // and when each was planned
   std::map<SequenceId, int> positions_;                 // behind what was planned
+  std::map<SequenceId, int> num_beams_;                 // of each search that was forked
   int alive_ = 0;                                       // sequences
   bool was_busy_ = false;                               // when the last step ended, there was more to do
   double ended_ = 0;

@@ -132,6 +132,45 @@ TEST(FitMachineTest, ARecordingsStepsCostWhatTheyTook) {
   EXPECT_NEAR(machine.costs.seconds(shape) / true_seconds(shape), 1, 0.02);
 }
 
+// Of two steps in flight each takes what passes since the one before it has ended, as long as there is more
+// to do: also behind a search, of which there are more beams than were added.
+TEST(FitMachineTest, WhatABeamSearchLeavesBehindIsNoMoreAlive) {
+  EventWriter writer({}, 1);
+  writer.begin();
+  SequenceRequest request;
+  request.id = 1;
+  request.prompt = {7};
+  request.beam_width = 3;
+  writer.added(request);
+  const std::vector<BeamFork> forks = {{1, 5}, {1, 6}, {1, 7}};
+  writer.forked(1, forks);
+  for (SequenceId id = 1; id <= 3; ++id) writer.aborted(id);
+  request.id = 4;
+  request.beam_width = 0;
+  writer.added(request);
+  constexpr std::uint64_t kStep = 10'000;  // microseconds
+  StepPlan plan;
+  plan.sequences.resize(1);
+  plan.sequences[0].sequence = 4;
+  StepResult result;
+  result.sequences.push_back({.sequence = 4, .token = 9});
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    writer.set_time(i * kStep);
+    if (i > 1) writer.applied(result, std::vector<SequenceUpdate>{{.id = 4, .token = 9}});
+    plan.id = i + 1;
+    plan.num_tokens = static_cast<int>(2 + i);
+    plan.sequences[0].num_tokens = plan.num_tokens;
+    writer.planned(&plan, {});
+  }
+  RecordingInfo info;
+  std::string bytes;
+  for (const auto& part : {write_header(info), frame_chunk(writer.chunk())})
+    bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
+  const MachineCosts machine = fit_machine(Recording(bytes, "a recording"));
+  EXPECT_EQ(machine.steps_in_flight, 2);
+  EXPECT_NEAR(machine.costs.seconds(StepShape(plan, {})), 1e-6 * kStep, 2e-3);
+}
+
 // Its first results are of steps that it does not have, and decodes do not say where they stand.
 TEST(FitMachineTest, TheLastPartOfARecordingIsRefused) {
   RecordingInfo info;
