@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <ctime>
 #include <string>
 #include <string_view>
 
@@ -34,5 +35,8 @@ std::string join_text(const Range& range, std::string_view separator) {
   }
   return text;
 }
+
+// A time in UTC as strftime writes it, in up to 40 bytes; "?" where it has no date.
+std::string utc_text(std::time_t time, const char* format);
 
 }  // namespace quire

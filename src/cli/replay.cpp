@@ -1,5 +1,3 @@
-#include <ctime>
-
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -11,17 +9,9 @@
 namespace quire::cli {
 namespace {
 
-std::string date(std::int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm parts{};
-  if (gmtime_r(&time, &parts) == nullptr) return "?";
-  return format_text("{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
-
 void print_info(const RecordingInfo& info) {
   print_text(stdout, "{}, {} on {}; recorded {}, {} the ids of tokens\n", info.model, info.dtype, info.device,
-             date(info.started), info.with_tokens ? "with" : "without");
+             utc_text(info.started, "%Y-%m-%d %H:%M:%S UTC"), info.with_tokens ? "with" : "without");
 }
 
 void print_summary(const Recording& recording, const Replayer& replayer, double seconds, bool whole) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "base/error.h"
@@ -19,11 +18,7 @@ constexpr std::size_t kMaxText = 200;  // bytes of what a client may make as lon
 
 std::string utc(std::chrono::system_clock::time_point time) {
   const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  const auto seconds = static_cast<std::time_t>(since / 1000);
-  std::tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  return format_text("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, since % 1000);
+  return format_text("{}.{:03}Z", utc_text(since / 1000, "%Y-%m-%dT%H:%M:%S"), since % 1000);
 }
 
 double milliseconds(std::chrono::nanoseconds time) {

@@ -20,10 +20,7 @@ const std::string& http_date() {
   thread_local std::string text;
   const std::time_t now = std::time(nullptr);
   if (now != second) {
-    std::tm parts{};
-    gmtime_r(&now, &parts);
-    char buffer[40];  // the program never leaves the C locale
-    text.assign(buffer, std::strftime(buffer, sizeof buffer, "%a, %d %b %Y %H:%M:%S GMT", &parts));
+    text = utc_text(now, "%a, %d %b %Y %H:%M:%S GMT");
     second = now;
   }
   return text;
