@@ -21,10 +21,10 @@ export function keepKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
-async function ask(query = "", signal = undefined) {
+async function ask(query = "") {
   const key = sessionStorage.getItem(KEY);
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
-  const answer = await fetch(STATE + query, { headers, signal, cache: "no-store" });
+  const answer = await fetch(STATE + query, { headers, cache: "no-store" });
   if (answer.status === 401) throw new NeedsKey();
   if (!answer.ok) {
     const body = await answer.json().catch(() => ({}));
