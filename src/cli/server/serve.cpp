@@ -73,13 +73,12 @@ server::WindowLimits window_limits(Engine& engine, const EngineConfig& config) {
   const DeviceCeiling ceiling = measure_ceiling(engine);
   const int ranks = engine.can_profile() ? 1 : config.tensor_parallel_size;  // that share a machine
   const StepWork work(engine.memory_plan(), engine.config(), ranks);
-  const double num_blocks = std::max(engine.config().num_blocks, 1);
   return {.read_gb_per_s = ceiling.read_gb_per_s,
           .matrix_gflop_per_s = ceiling.matrix_gflop_per_s,
           .weight_bytes = work.weight_bytes,
           .expert_bytes = work.expert_bytes,
           .routed_share = work.routed_share,
-          .block_bytes = ranks * static_cast<double>(engine.memory_plan().kv_cache) / num_blocks,
+          .block_bytes = ranks * static_cast<double>(engine.config().block_bytes()),
           .flop_per_token = work.flop_per_token};
 }
 
