@@ -70,39 +70,43 @@ class LiveWindow final : public Window {
     std::shared_ptr<Watch> watch;
     std::optional<WindowFrame> before;
     while (true) {
-      {
-        std::unique_lock lock(*mutex_);
-        std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.exchange->is_gone(); });
-        if (watchers_.empty() && watch) {
-          engine_.look([watch](Scheduler& scheduler) { scheduler.remove_observer(&watch->book); });
-          watch.reset();
-          before.reset();
-        }
-        changed_->wait(lock, [this] { return closing_ || !watchers_.empty(); });
-        if (closing_) break;
-      }
-      const auto asked_at = Clock::now();
-      if (!watch) watch = last_ = std::make_shared<Watch>();
-      WindowFrame frame;
-      if (!take_frame(watch, frame)) break;
-      const auto got_at = Clock::now();
-      const std::chrono::duration<double> making(frame.cost);
+      auto next = Clock::now() + kInterval;
       try {
+        if (!wait_for_watchers(watch, before)) break;
+        const auto asked_at = Clock::now();
+        next = asked_at + kInterval;
+        if (!watch) watch = last_ = std::make_shared<Watch>();
+        WindowFrame frame;
+        if (!take_frame(watch, frame)) break;
+        const auto got_at = Clock::now();
+        const std::chrono::duration<double> making(frame.cost);
         if (options_.with_text) add_texts(frame);
         send(*watch, before, frame);
         before = std::move(frame);
+        const auto pause = kIdleShare * (making + (Clock::now() - got_at));
+        next = std::max(next, asked_at + std::chrono::duration_cast<Clock::duration>(pause));
       } catch (const std::exception& e) {  // no memory, say
         log_error("the window misses a frame: {}", e.what());
       }
-      const auto pause =
-          std::chrono::duration_cast<Clock::duration>(kIdleShare * (making + (Clock::now() - got_at)));
       std::unique_lock lock(*mutex_);
-      changed_->wait_until(lock, asked_at + std::max<Clock::duration>(kInterval, pause),
-                           [this] { return closing_; });
+      changed_->wait_until(lock, next, [this] { return closing_; });
     }
     const std::lock_guard lock(*mutex_);
     for (Watcher& watcher : watchers_) watcher.exchange->end_events("event: end\ndata:\n\n");
     watchers_.clear();
+  }
+
+  // Ends the watching once nobody watches. False: the window closes.
+  bool wait_for_watchers(std::shared_ptr<Watch>& watch, std::optional<WindowFrame>& before) {
+    std::unique_lock lock(*mutex_);
+    std::erase_if(watchers_, [](const Watcher& watcher) { return watcher.exchange->is_gone(); });
+    if (watchers_.empty() && watch) {
+      engine_.look([watch](Scheduler& scheduler) { scheduler.remove_observer(&watch->book); });
+      watch.reset();
+      before.reset();
+    }
+    changed_->wait(lock, [this] { return closing_ || !watchers_.empty(); });
+    return !closing_;
   }
 
   // Asks the engine for a frame, and waits for it. False: the window closes.

@@ -1,6 +1,7 @@
 // /window of a server: the page, who may see what, and the frames.
 #include <gmock/gmock.h>
 
+#include "allocations.h"
 #include "server/api_server_fixture.h"
 #include "server/window.h"
 
@@ -110,6 +111,25 @@ TEST_F(LiveWindowTest, TextsAreShownOnlyWhereTheyAreAskedFor) {
   const Json frame =
       follow(watcher, next(watcher), [](const Json& state) { return has_state(state, "decoding"); });
   EXPECT_NE(frame.at("sequences").begin().value().at("text"), "");
+}
+
+TEST_F(LiveWindowTest, NoMemoryToAskForAFrameEndsNothing) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  open();
+  HttpClient watcher = connect();
+  watcher.send(get("/window/state"));
+  next(watcher);
+  static std::atomic<int> left = 0;  // allocations of the window's thread until one fails, and that one
+  testing::on_allocation = [](std::size_t) {
+    char name[16] = "";
+    if (left > 0 && pthread_getname_np(pthread_self(), name, sizeof name) == 0 &&
+        std::string_view(name) == "quire-window" && --left == 0)
+      throw std::bad_alloc();
+  };
+  for (int nth = 1; nth <= 3; ++nth)
+    for (left = nth; left > 0;) next(watcher);
+  next(watcher);
+  testing::on_allocation = nullptr;
 }
 
 TEST_F(LiveWindowTest, NothingIsBookedOnceNobodyWatches) {
