@@ -61,8 +61,9 @@ class LiveWindow final : public Window {
           }) {}
     WindowBook book;
     bool is_attached = false;          // touched on the engine's thread alone
-    std::string about;                 // guarded by the window's mutex, as is what follows
-    std::optional<WindowFrame> frame;  // made, and not yet sent
+    std::string about;                 // there with the first frame
+    bool is_answered = false;          // guarded by the window's mutex, as is what follows
+    std::optional<WindowFrame> frame;  // not yet sent; none: it could not be made
   };
 
   void run() {
@@ -114,19 +115,30 @@ class LiveWindow final : public Window {
     const std::size_t num_tail = options_.with_text ? kTailTokens : 0;
     engine_.look(
         [watch, num_tail, options = options_, mutex = mutex_, changed = changed_](Scheduler& scheduler) {
-          if (!std::exchange(watch->is_attached, true)) {
-            watch->book.attach(scheduler);
-            scheduler.add_observer(&watch->book);
+          const auto answer = [&](std::optional<WindowFrame> made) {
+            const std::lock_guard lock(*mutex);
+            watch->frame = std::move(made);
+            watch->is_answered = true;
+            changed->notify_all();
+          };
+          try {
+            if (watch->about.empty()) watch->about = about_patch(scheduler.config(), options, 0, 0);
+            if (!watch->is_attached) {
+              watch->book.attach(scheduler);
+              scheduler.add_observer(&watch->book);
+              watch->is_attached = true;
+            }
+            answer(watch->book.frame(num_tail));
+          } catch (...) {  // no memory, say
+            answer({});
+            throw;
           }
-          WindowFrame made = watch->book.frame(num_tail);
-          const std::lock_guard lock(*mutex);
-          if (watch->about.empty()) watch->about = about_patch(scheduler.config(), options, 0, 0);
-          watch->frame = std::move(made);
-          changed->notify_all();
         });
     std::unique_lock lock(*mutex_);
-    changed_->wait(lock, [&] { return closing_ || watch->frame; });
+    changed_->wait(lock, [&] { return closing_ || watch->is_answered; });
     if (closing_) return false;
+    watch->is_answered = false;
+    if (!watch->frame) fail("the engine could not make it");
     frame = std::move(*std::exchange(watch->frame, {}));
     return true;
   }

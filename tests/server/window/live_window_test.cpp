@@ -113,22 +113,26 @@ TEST_F(LiveWindowTest, TextsAreShownOnlyWhereTheyAreAskedFor) {
   EXPECT_NE(frame.at("sequences").begin().value().at("text"), "");
 }
 
-TEST_F(LiveWindowTest, NoMemoryToAskForAFrameEndsNothing) {
+TEST_F(LiveWindowTest, NoMemoryForAFrameEndsNothing) {
   if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
   open();
   HttpClient watcher = connect();
   watcher.send(get("/window/state"));
   next(watcher);
-  static std::atomic<int> left = 0;  // allocations of the window's thread until one fails, and that one
+  static std::atomic<const char*> thread;
+  static std::atomic<int> left = 0;  // allocations of that thread until one fails, and that one
   testing::on_allocation = [](std::size_t) {
     char name[16] = "";
     if (left > 0 && pthread_getname_np(pthread_self(), name, sizeof name) == 0 &&
-        std::string_view(name) == "quire-window" && --left == 0)
+        std::string_view(name) == thread.load() && --left == 0)
       throw std::bad_alloc();
   };
-  for (int nth = 1; nth <= 3; ++nth)
-    for (left = nth; left > 0;) next(watcher);
-  next(watcher);
+  for (const char* const each : {"quire-window", "quire-engine"}) {  // asks for it; makes it
+    thread = each;
+    for (int nth = 1; nth <= 3; ++nth)
+      for (left = nth; left > 0;) next(watcher);
+    next(watcher);
+  }
   testing::on_allocation = nullptr;
 }
 
