@@ -47,7 +47,7 @@ const because = (why) => (WHYS[why] ? `: ${WHYS[why]}` : "");
 // Why the first of those that wait does.
 export function whyWaits([, , why, lacking]) {
   if (why === 3 && lacking > 0)
-    return `it needs ${count(lacking, "more block", "more blocks")} than are free; they come back when others end`;
+    return `it needs ${count(lacking, "more block")} than are free; they come back when others end`;
   return WHYS[why] || "the next step decides";
 }
 
