@@ -137,12 +137,6 @@ bool is_open(std::string_view path) {
   return path == kHealth || path == kLive || path == kPing || (is_window(path) && path != kWindowState);
 }
 
-// What metrics call a request's route: nothing that a client makes up.
-std::string_view route_name(std::string_view path) {
-  const Route* route = find_route(path);
-  return route == nullptr ? "none" : route->path;
-}
-
 void check_content_type(const HttpRequest& request) {
   constexpr std::string_view kJson = "application/json";
   const auto type = request.header("Content-Type");
@@ -168,11 +162,13 @@ void answering(Exchange& exchange, const Work& work) {
   }
 }
 
-void tell(const AccessRecord& record, const std::string& route, AccessLog& log, ApiService* service) {
+// route: null where there is none. Metrics have its path, and nothing that a client makes up.
+void tell(const AccessRecord& record, const Route* route, AccessLog& log, ApiService* service) {
   log.write(record);
   if (service == nullptr || is_probe(record.path) || is_window(record.path)) return;
   const double seconds = std::chrono::duration<double>(record.total).count();
-  service->metrics().add_response(route, record.method, record.status, seconds);
+  const std::string name(route == nullptr ? "none" : route->path);
+  service->metrics().add_response(name, record.method, record.status, seconds);
 }
 
 }  // namespace
@@ -207,12 +203,12 @@ struct ApiServer::Impl {
       record.method = record.path = record.request_id = "-";  // it was not read so far
       record.status = status;
       const std::shared_lock lock(mutex);
-      tell(record, "none", *log, service.get());
+      tell(record, nullptr, *log, service.get());
     };
     return made;
   }
 
-  // On an I/O thread, as are hand_over and find_work.
+  // On an I/O thread, as are hand_over and has_work.
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     const std::shared_lock lock(mutex);
     const std::string_view path = request.path();
@@ -221,15 +217,14 @@ struct ApiServer::Impl {
     request.target.insert(static_cast<std::size_t>(request.path().data() - request.target.data()),
                           missing_version(request.path()));
     HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
-    const std::string name(route_name(request.path()));
-    auto told = [log = log, service = service, name](const AccessRecord& record) {
-      tell(record, name, *log, service.get());
+    const Route* const route = find_route(request.path(), request.method);
+    auto told = [log = log, service = service, route](const AccessRecord& record) {
+      tell(record, route, *log, service.get());
     };
     const auto exchange = std::make_shared<Exchange>(std::move(request), std::move(responder),
                                                      std::move(headers), std::move(told));
     answering(*exchange, [&] {
-      const Route* route = find_work(exchange);
-      if (route == nullptr) return;
+      if (!has_work(route, exchange)) return;
       if (!service) throw ApiError(503, kNotReady);
       if (exchange->request().body.size() <= kSmallBody && !route->expands)
         return ((*service).*(route->handle))(exchange);
@@ -258,17 +253,16 @@ struct ApiServer::Impl {
     give_back_memory();
   }
 
-  // The route of a request that the client may make; null: it has its answer.
-  const Route* find_work(const std::shared_ptr<Exchange>& shared) const {
+  // Whether it is a request that the client may make, for the service; false: it has its answer.
+  bool has_work(const Route* route, const std::shared_ptr<Exchange>& shared) const {
     Exchange& exchange = *shared;
     const HttpRequest& request = exchange.request();
     const std::string_view path = request.path();
     if (request.method == "OPTIONS") {
       const auto wanted = request.header("Access-Control-Request-Headers").value_or("");
       exchange.send(204, cors.preflight_headers(request.header("Origin").value_or(""), wanted), {});
-      return nullptr;
+      return false;
     }
-    const Route* route = find_route(path, request.method);
     if (route != nullptr) exchange.set_api(route->error_body, route->id_header);
     if (!is_open(path)) exchange.set_key(check_access(request));
     if (route == nullptr) throw ApiError(404, format_text("there is no {}", in_quotes(path)));
@@ -277,14 +271,14 @@ struct ApiServer::Impl {
       exchange.fail(
           ApiError(405, format_text("this path takes {}, not {}", allowed, in_quotes(request.method))),
           {{"Allow", allowed}});
-      return nullptr;
+      return false;
     }
     if (route->handle == nullptr) {
       answer_itself(shared);
-      return nullptr;
+      return false;
     }
     if (route->method == "POST") check_content_type(request);
-    return route;
+    return true;
   }
 
   void answer_itself(const std::shared_ptr<Exchange>& shared) const {
