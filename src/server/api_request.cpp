@@ -10,7 +10,6 @@
 namespace quire::server {
 namespace {
 
-constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxRequestIdBytes = 64;
 constexpr std::size_t kMaxSaltBytes = 256;
 
@@ -59,7 +58,7 @@ void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingP
   fields.read("best_of", params.best_of, to_integer, 1, model.max_n);
   fields.read("temperature", params.temperature);
   fields.read("top_p", params.top_p);
-  fields.read("top_k", params.top_k, to_integer, -1, kMaxInt);
+  fields.read("top_k", params.top_k, to_integer, -1, kLargestInt);
   fields.read("min_p", params.min_p);
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
@@ -69,7 +68,7 @@ void read_sampling(const JsonFields& fields, const ServedModel& model, SamplingP
   fields.read("frequency_penalty", params.frequency_penalty);
   fields.read("repetition_penalty", params.repetition_penalty);
   read_tokens(fields, model.sampling.vocab_size, params);
-  fields.read("min_tokens", params.min_tokens, to_integer, 0, kMaxInt);
+  fields.read("min_tokens", params.min_tokens, to_integer, 0, kLargestInt);
   fields.read("ignore_eos", params.ignore_eos);
   fields.read("stop", params.stop, to_stop);
   fields.read("include_stop_str_in_output", params.include_stop_str_in_output);
@@ -98,7 +97,7 @@ bool is_request_id(std::string_view text) {
 }
 
 void read_identity(const JsonFields& fields, ApiRequest& request) {
-  fields.read("priority", request.priority, to_integer, -kMaxInt - 1, kMaxInt);
+  fields.read("priority", request.priority, to_integer, -kLargestInt - 1, kLargestInt);
   if (const std::string* id = fields.text("request_id")) {
     if (!is_request_id(*id)) {
       refuse("request_id", "is {}; it must have 1 to {} letters, digits, dots, dashes or underscores",
@@ -180,7 +179,7 @@ void read_common(const JsonFields& fields, const ServedModel& model, ApiRequest&
 }
 
 void read_truncation(const JsonFields& fields, ApiRequest& request) {
-  fields.read("truncate_prompt_tokens", request.params.truncate_prompt_tokens, to_integer, -1, kMaxInt);
+  fields.read("truncate_prompt_tokens", request.params.truncate_prompt_tokens, to_integer, -1, kLargestInt);
   if (const auto side = fields.choice("truncation_side", {"left", "right"}))
     request.truncate_right = side == "right";
 }
@@ -231,7 +230,7 @@ EngineRequest make_engine_request(const ApiRequest& request, std::vector<TokenId
         ContextOverrun{std::ssize(prompt), wanted, model.max_model_len});
   check_cache_holds(std::ssize(prompt), model);
   if (!request.max_tokens) {
-    const std::int64_t rest = std::min<std::int64_t>(room, model.default_max_tokens.value_or(kMaxInt));
+    const std::int64_t rest = std::min<std::int64_t>(room, model.default_max_tokens.value_or(kLargestInt));
     params.max_tokens = static_cast<int>(std::max<std::int64_t>(rest, 1));
   }
   if (checked == nullptr || *checked != params) check_sampling(params, model);

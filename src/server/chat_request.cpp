@@ -1,7 +1,6 @@
 #include "server/chat_request.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "server/api_error.h"
 
@@ -78,8 +77,6 @@ OrderedJson to_template_messages(const OrderedJson& messages, ContentFormat form
     read.push_back(read_message(message, format));
   return read;
 }
-
-constexpr int kMostTokens = std::numeric_limits<int>::max();
 
 // Whether it is strict.
 bool check_tool(const JsonFields& tool) {
@@ -168,7 +165,7 @@ void read_logprobs(const JsonFields& fields, const ServedModel& model, SamplingP
 
 void read_max_tokens(const JsonFields& fields, const ServedModel& model, ChatRequest& request) {
   for (const char* name : {"max_tokens", "max_completion_tokens"})  // the newer one holds
-    fields.read(name, request.max_tokens, to_integer, 1, kMostTokens);
+    fields.read(name, request.max_tokens, to_integer, 1, kLargestInt);
   // What it will be at most, where it depends on the prompt.
   request.params.max_tokens = request.max_tokens.value_or(model.max_model_len);
 }
@@ -247,7 +244,7 @@ ChatRequest parse_chat_request(const OrderedJson& body, const ServedModel& model
   read_tools(fields, request);
   read_end_of_prompt(fields, request);
   fields.read("include_reasoning", request.include_reasoning);
-  fields.read("thinking_token_budget", request.thinking_token_budget, to_integer, 0, kMostTokens);
+  fields.read("thinking_token_budget", request.thinking_token_budget, to_integer, 0, kLargestInt);
   return request;
 }
 

@@ -1,7 +1,5 @@
 #include "server/completion.h"
 
-#include <limits>
-
 #include "server/api_error.h"
 
 namespace quire::server {
@@ -177,8 +175,7 @@ CompletionRequest parse_completion_request(const OrderedJson& body, const Served
   fields.read("echo", request.echo);
   const bool no_output = request.echo || request.params.prompt_logprobs;
   request.max_tokens = kDefaultMaxTokens;
-  fields.read("max_tokens", request.max_tokens, to_integer, no_output ? 0 : 1,
-              std::numeric_limits<int>::max());
+  fields.read("max_tokens", request.max_tokens, to_integer, no_output ? 0 : 1, kLargestInt);
   request.params.max_tokens = *request.max_tokens;
   read_logprobs(fields, model, request);
   check_sampling(request.params, model);

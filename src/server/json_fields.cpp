@@ -4,7 +4,6 @@
 #include <array>
 #include <boost/beast/core/string.hpp>
 #include <cmath>
-#include <limits>
 
 #include "base/parse_number.h"
 #include "server/api_error.h"

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 #include "base/json.h"
 
 namespace quire::server {
+
+// Of whole numbers that have no limit of their own.
+constexpr int kLargestInt = std::numeric_limits<int>::max();
 
 // JSON that a client has sent; `param` is the field it stands in, empty for the body. ApiError (400) that
 // begins with `where`.

@@ -11,7 +11,6 @@
 namespace quire::server {
 namespace {
 
-constexpr int kMostPredicted = std::numeric_limits<int>::max();
 constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // as -1
 constexpr std::size_t kLongSetting = 1 << 10;     // bytes of a field, told in an answer of one output alone
 
@@ -92,7 +91,7 @@ OrderedJson translate(const JsonFields& fields, const ServedModel& model) {
   if (seed >= 0 && seed != kRandomSeed) made["seed"] = seed;
   if (fields.get("temperature", to_float).value_or(0) < 0) made["temperature"] = 0;  // greedy
   if (const OrderedJson* bias = fields.find("logit_bias")) made["logit_bias"] = read_llama_bias(*bias, model);
-  const bool no_history = fields.integer("repeat_last_n", -1, kMostPredicted).value_or(-1) == 0;
+  const bool no_history = fields.integer("repeat_last_n", -1, kLargestInt).value_or(-1) == 0;
   const auto samplers = fields.get("samplers", to_texts);
   for (const auto& [name, field, off] : kSamplers) {
     const bool is_left_out = samplers && std::ranges::find(*samplers, name) == samplers->end();
@@ -252,7 +251,7 @@ LlamaRequest parse_llama_request(const OrderedJson& body, const ServedModel& mod
   LlamaRequest request;
   refuse_samplers(fields);
   const char* const name = fields.find("n_predict") == nullptr ? "max_tokens" : "n_predict";
-  const std::int64_t predicted = fields.integer(name, -1, kMostPredicted).value_or(-1);
+  const std::int64_t predicted = fields.integer(name, -1, kLargestInt).value_or(-1);
   if (predicted == 0) refuse(name, "is 0; it must be at least 1, or -1 for what the context holds");
   if (predicted > 0) request.max_tokens = static_cast<int>(predicted);
   fields.read("cache_prompt", request.cache_prompt);

@@ -1,6 +1,5 @@
 #include "server/messages.h"
 
-#include <limits>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -159,7 +158,7 @@ void read_thinking(const JsonFields& fields, bool reasons, OrderedJson& chat) {
   chat["chat_template_kwargs"] = std::move(variables);
   if (type == "enabled") {
     const auto budget = thinking->required("budget_tokens", to_integer, 0, kMostBudgetTokens);
-    fields.integer("thinking_token_budget", 0, std::numeric_limits<int>::max());  // or it is refused
+    fields.integer("thinking_token_budget", 0, kLargestInt);  // or it is refused
     if (reasons) chat["thinking_token_budget"] = budget;
   }
   if (thinking->get("display", to_text) != "omitted") return;

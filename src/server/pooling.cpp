@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <initializer_list>
-#include <limits>
 #include <numeric>
 #include <string_view>
 
@@ -17,7 +16,6 @@
 namespace quire::server {
 namespace {
 
-constexpr int kAnyTokens = std::numeric_limits<int>::max();
 constexpr std::size_t kMaxRepeatedBytes = std::size_t{16} << 20;  // of what all prompts of a request repeat
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";         // what a part of a character is decoded to
 
@@ -80,8 +78,8 @@ void read_pairs(const JsonFields& fields, const ServedModel& model, ScoreRequest
   if (repeated * num_documents > kMaxRepeatedBytes)
     refuse(name, "and instruction have {} bytes, and {} {} entries; at most {} may have so many", repeated,
            other, num_documents, kMaxRepeatedBytes / repeated);
-  request.max_query_tokens = fields.integer("max_tokens_per_query", 0, kAnyTokens);
-  request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kAnyTokens);
+  request.max_query_tokens = fields.integer("max_tokens_per_query", 0, kLargestInt);
+  request.max_document_tokens = fields.integer("max_tokens_per_doc", 0, kLargestInt);
 }
 
 OrderedJson list_body(const ResponseHead& head, Outputs outputs, OrderedJson data) {
@@ -166,7 +164,7 @@ ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& mod
   request.query_name = rerank ? "query" : name_of({"queries", "text_1", "data_1"});
   request.document_name = rerank ? "documents" : name_of({"documents", "items", "text_2", "data_2"});
   read_pairs(fields, model, request);
-  fields.read("top_n", request.top_n, to_integer, 0, kAnyTokens);
+  fields.read("top_n", request.top_n, to_integer, 0, kLargestInt);
   fields.read("return_documents", request.return_documents);
   return request;
 }

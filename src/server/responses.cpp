@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -201,7 +200,7 @@ std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
   // As numbers and flags, which may have come as texts.
   if (fields.find("max_output_tokens") != nullptr) echo["max_output_tokens"] = *request.chat.max_tokens;
   echo["parallel_tool_calls"] = fields.boolean("parallel_tool_calls").value_or(true);
-  echo["top_logprobs"] = fields.integer("top_logprobs", 0, std::numeric_limits<int>::max()).value_or(0);
+  echo["top_logprobs"] = fields.integer("top_logprobs", 0, kLargestInt).value_or(0);
   echo["service_tier"] = "default";
   echo["store"] = request.store;
   echo["temperature"] = number_json(request.chat.params.temperature);
