@@ -78,17 +78,15 @@ class ChatResponse final : public Response {
       choice["routed_experts"] = nullptr;
       choices.push_back(std::move(choice));
     }
-    Usage usage = usage_of(outputs);
-    usage.reasoning_tokens = reasoning_tokens();
     body["choices"] = std::move(choices);
-    body["usage"] = usage_json(usage);
+    body["usage"] = usage_json(usage_);
     body["system_fingerprint"] = head_.system_fingerprint;
     add_nulls(body, {"service_tier", "prompt_logprobs", "prompt_token_ids", "prompt_text",
                      "kv_transfer_params", "ec_transfer_params", "metrics"});
     if (request_.report_prompt_logprobs)
       body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
     if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
-    add_timings(body, request_, outputs, usage);
+    add_timings(body, request_, outputs, usage_);
     return body;
   }
 
@@ -97,11 +95,12 @@ class ChatResponse final : public Response {
     Choice& choice = choices_[output.index];
     const std::size_t sent = choice.tokens;
     const OutputDelta delta = choice.take(update);
+    if (output.finished()) usage_.reasoning_tokens += choice.reasoning_tokens;
+    if (update.finished) usage_.add(update.request);
     if (!streams()) {
       choice.message.append(delta);
       return {};
     }
-    if (update.finished) usage_.add(update.request);
     if (choice.tokens == sent && delta.empty() && !output.finished()) return {};
 
     std::vector<OrderedJson> chunks;
@@ -123,7 +122,6 @@ class ChatResponse final : public Response {
   }
 
   std::string last_events(Outputs outputs) override {
-    usage_.reasoning_tokens = reasoning_tokens();
     return last_chunk(begin_response(head_, kChunkObject), request_, usage_, outputs);
   }
 
@@ -132,12 +130,6 @@ class ChatResponse final : public Response {
     bool begun = false;
     OutputDelta message;  // of a whole answer: all deltas, joined
   };
-
-  std::int64_t reasoning_tokens() const {
-    std::int64_t tokens = 0;
-    for (const Choice& choice : choices_) tokens += choice.reasoning_tokens;
-    return tokens;
-  }
 
   OrderedJson begin_chunk(const RequestUpdate& update, OrderedJson delta) const {
     OrderedJson choice = {{"index", update.output.index}, {"delta", std::move(delta)}};
@@ -175,7 +167,7 @@ class ChatResponse final : public Response {
   const ChatRequest request_;
   const ServedModel& model_;
   std::vector<Choice> choices_;
-  Usage usage_;  // of a stream
+  Usage usage_;  // of outputs that have ended
 };
 
 }  // namespace
