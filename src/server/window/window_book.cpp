@@ -36,9 +36,7 @@ void own_all(WindowFrame& frame, const Sequence& sequence, std::size_t num_lanes
 void WindowBook::attach(const Scheduler& scheduler) {
   scheduler_ = &scheduler;
   second_ = static_cast<std::int64_t>(clock_());
-  const SchedulerStats stats = scheduler.stats();
-  num_hits_ = stats.prefix_cache_hits;
-  num_queries_ = stats.prefix_cache_queries;
+  before_ = scheduler.stats();
 }
 
 WindowSequence& WindowBook::begin(SequenceId id, State state) {
@@ -228,10 +226,10 @@ void WindowBook::roll() {
   now_.busy = std::min(now_.busy + busy_in(second_), 1.0);
   now_.first_token = std::exchange(first_token_, {}).value();
   now_.between_tokens = std::exchange(between_tokens_, {}).value();
-  const auto queries = static_cast<double>(stats.prefix_cache_queries - num_queries_);
-  if (queries > 0) now_.hit_rate = static_cast<double>(stats.prefix_cache_hits - num_hits_) / queries;
-  num_hits_ = stats.prefix_cache_hits;
-  num_queries_ = stats.prefix_cache_queries;
+  const auto queries = static_cast<double>(stats.prefix_cache_queries - before_.prefix_cache_queries);
+  const auto hits = static_cast<double>(stats.prefix_cache_hits - before_.prefix_cache_hits);
+  if (queries > 0) now_.hit_rate = hits / queries;
+  before_ = stats;
   kept_.seconds[second_] = now_;
   for (std::int64_t quiet = std::max(second_ + 1, now - kSecondsKept); quiet < now; ++quiet)
     kept_.seconds[quiet] = {.cache_use = now_.cache_use, .busy = busy_in(quiet)};

@@ -71,7 +71,7 @@ class WindowBook final : public SchedulerObserver {
   std::int64_t second_ = 0;         // that runs
   WindowSecond now_;                // what it had so far
   Mean first_token_, between_tokens_;
-  std::uint64_t num_hits_ = 0, num_queries_ = 0;  // up to its beginning
+  SchedulerStats before_;  // when it began
 };
 
 }  // namespace quire::server
