@@ -74,12 +74,8 @@ void HttpResponder::write(std::string bytes) {
   const std::lock_guard lock(mutex_);
   if (!expect_locked(State::kStreaming)) return;
   if (!form_.body || bytes.empty()) return;  // an empty chunk would end the body
-  if (form_.chunked) {
-    const std::string size_line = format_text("{:x}\r\n", bytes.size());
-    connection_->output(size_line, std::move(bytes), "\r\n", Then::kMore);
-  } else {
-    connection_->output({}, std::move(bytes), {}, Then::kMore);
-  }
+  const std::string size_line = form_.chunked ? format_text("{:x}\r\n", bytes.size()) : "";
+  connection_->output(size_line, std::move(bytes), form_.chunked ? "\r\n" : "", Then::kMore);
 }
 
 void HttpResponder::end() {
