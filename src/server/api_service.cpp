@@ -58,15 +58,12 @@ std::int64_t unix_time() { return static_cast<std::int64_t>(std::time(nullptr));
 // The id in /v1/models/{id}, which may have slashes; empty: there is none.
 std::string model_id(std::string_view path) {
   constexpr std::string_view kPrefix = "/v1/models/";
-  std::string id;
-  for (std::size_t i = kPrefix.size(); i < path.size(); ++i) {
+  std::string id(path.substr(std::min(kPrefix.size(), path.size())));
+  for (std::size_t at = 0; (at = id.find('%', at)) < id.size(); ++at) {
     unsigned char byte = 0;
-    const std::string_view digits = path.substr(i + 1, 2);
-    const char* end = digits.data() + digits.size();
-    const bool escaped =
-        path[i] == '%' && digits.size() == 2 && std::from_chars(digits.data(), end, byte, 16).ptr == end;
-    id += escaped ? static_cast<char>(byte) : path[i];
-    if (escaped) i += 2;
+    const char* const digits = id.data() + at + 1;
+    if (at + 2 < id.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2)
+      id.replace(at, 3, 1, static_cast<char>(byte));
   }
   return id;
 }
