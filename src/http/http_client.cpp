@@ -189,20 +189,11 @@ void HttpClient::cancel_all() {
 
 std::optional<HttpOutcome> HttpClient::run(HttpCall call, const std::function<bool()>& stopped) {
   std::optional<HttpOutcome> outcome;
+  // Whatever happens, nothing stays that refers to what is here.
+  const std::shared_ptr<void> at_end(nullptr, [this](void*) { cancel_all(); });
   call.on_done = [&](const HttpOutcome& the_outcome) { outcome = the_outcome; };
   start(std::move(call));
-  while (!outcome) {
-    if (stopped && stopped()) {
-      cancel_all();
-      break;
-    }
-    try {
-      poll(kLongestWait);
-    } catch (...) {  // it refers to what is here
-      cancel_all();
-      throw;
-    }
-  }
+  while (!outcome && !(stopped && stopped())) poll(kLongestWait);
   return outcome;
 }
 
