@@ -160,7 +160,7 @@ void RequestMetrics::update(const RequestUpdate& update) {
   if (!update.request.embedding.empty()) add_prompt(update.request);  // it has no token
   if (output.finished()) finish(update.request, output);
   if (!update.finished) return;
-  metrics_.request_n_.observe(n_);
+  metrics_.request_n_.observe(static_cast<double>(seen_.size()));
   const auto longest = std::ranges::max(seen_, {}, &Seen::num_tokens);
   metrics_.request_longest_.observe(static_cast<double>(longest.num_tokens));
 }

@@ -113,10 +113,7 @@ class RequestMetrics {
  public:
   // params: as they were submitted. The metrics must live longer.
   RequestMetrics(Metrics& metrics, const SamplingParams& params)
-      : metrics_(metrics),
-        n_(params.n),
-        max_tokens_(params.max_tokens),
-        seen_(static_cast<std::size_t>(params.n)) {}
+      : metrics_(metrics), max_tokens_(params.max_tokens), seen_(static_cast<std::size_t>(params.n)) {}
 
   void update(const RequestUpdate& update);  // each that the request has
 
@@ -131,7 +128,6 @@ class RequestMetrics {
   void finish(const RequestOutput& request, const CompletionOutput& output);
 
   Metrics& metrics_;
-  int n_;
   int max_tokens_;
   bool has_prompt_ = false;
   std::vector<Seen> seen_;  // by output
