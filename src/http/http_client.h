@@ -22,8 +22,7 @@ struct HttpCall {
   std::string url;  // http or https
   std::vector<std::string> headers = {};
   std::optional<std::string> body = {};  // a POST; without one a GET
-  // From poll(), which throws what they throw. After a false the rest is not read, and the answer is not
-  // whole.
+  // From poll(), which throws what they throw. After a false the rest is not read: the answer is not whole.
   std::function<bool(int status, std::string_view bytes)> on_bytes = {};
   std::function<void(const HttpOutcome& outcome)> on_done = {};
   bool head_only = false;                // a HEAD
@@ -54,8 +53,7 @@ class HttpClient {
 // One request, waited for. Error where there is no whole answer, or one of a status other than 200.
 std::string fetch(HttpCall call);
 
-// What the body of an error says, on one line: the message of OpenAI's form of error, or the body's
-// beginning.
+// What the body of an error says, on one line: the message of OpenAI's form, or the body's beginning.
 std::string error_text(std::string_view body);
 
 // Where `location`, absolute or relative, leads to from `base`. Error when it is no http or https URL.

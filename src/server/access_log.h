@@ -11,8 +11,7 @@
 
 namespace quire::server {
 
-// What is told of a request: nothing that it says, and nothing that it is answered. What it does not come to
-// is unset.
+// What is told of a request: nothing that it says or is answered. What it does not come to is unset.
 struct AccessRecord {
   std::chrono::system_clock::time_point time;  // it came
   std::string method;

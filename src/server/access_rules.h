@@ -49,8 +49,7 @@ bool is_authority(std::string_view text);
 // machine (DNS rebinding) calls it by another one. Thread contract: constant, so from any thread.
 class HostNames {
  public:
-  // bound: what it listens on. allowed: names or addresses beside it and those of loopback, or "*" for all.
-  // Error of others.
+  // bound: what it listens on. allowed: names or addresses beside it and loopback's, or "*". Error of others.
   HostNames(const std::string& bound, const std::vector<std::string>& allowed);
 
   // authority: one that is_authority, or empty, where a request names none, as no browser's does.

@@ -20,8 +20,7 @@ struct ContextOverrun {
 
 // A request that is answered with an error. The body is OpenAI's, with vLLM's types.
 struct ApiError : Error {
-  // `param`: the field that is wrong, empty: none. `code`: what programs look for, such as
-  // context_length_exceeded; empty: none.
+  // `param`: the field that is wrong. `code`: what programs look for (context_length_exceeded). Empty: none.
   ApiError(int http_status, const std::string& message, std::string wrong_param = {},
            std::string error_code = {}, std::optional<ContextOverrun> the_overrun = {})
       : Error(message),

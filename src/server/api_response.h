@@ -61,8 +61,7 @@ std::string to_line(const OrderedJson& json);
 // A server-sent event; `name` is its type, empty: none.
 std::string to_event(const OrderedJson& json, std::string_view name = {});
 
-// What the engine tells of a request's prompts, as its client reads it: one body, or the events of a stream.
-// For one thread.
+// What the engine tells of a request, as its client reads it: one body, or a stream's events. For one thread.
 class Response {
  public:
   virtual ~Response() = default;
@@ -71,8 +70,7 @@ class Response {
 
   bool streams() const { return streams_; }
   bool has_timings() const { return has_timings_; }
-  // Takes an update of the prompt of that index. Of a stream: what it adds, as events, none while there is no
-  // token yet.
+  // Takes an update of the prompt of that index. Of a stream: what it adds, as events; none before a token.
   virtual std::string events(std::size_t, const RequestUpdate&) { return {}; }
   // What ends a stream; outputs: as body() has them, where it has timings. And what ends it where it fails
   // behind its first event: unless said, as OpenAI's older streams do.
@@ -93,8 +91,7 @@ class Response {
 
 // The whole answer or a chunk, without choices.
 OrderedJson begin_response(const ResponseHead& head, std::string_view object);
-// What ends OpenAI's older streams: where usage or timings are asked for a chunk with them, which has no
-// choices; then "data: [DONE]".
+// What ends OpenAI's older streams: usage and timings, if asked for, in a chunk without choices; then [DONE].
 std::string last_chunk(OrderedJson begun, const ApiRequest& request, const Usage& usage, Outputs outputs);
 
 // finish_reason ("abort" too when the time is up; null before the end) and stop_reason.

@@ -20,8 +20,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A body up to this size is read and tokenized on its I/O thread, which costs less than waking another
-// thread.
+// Up to this size a body is read and tokenized on its I/O thread, which costs less than waking another.
 constexpr std::size_t kSmallBody = 8 << 10;
 constexpr std::size_t kReadBetweenGivingBack = 1 << 20;  // bytes of bodies, which take many times that
 constexpr std::chrono::milliseconds kAbortTime{2000};    // in which clients are told of an abort
@@ -155,14 +154,13 @@ void answering(Exchange& exchange, const Work& work) {
     if (exchange.is_gone()) return;
     try {
       exchange.fail(error);
-    } catch (
-        const std::exception& again) {  // no memory, say; the exchange ends without an answer, which is a 500
+    } catch (const std::exception& again) {  // no memory, say; it ends without an answer, which is a 500
       log_error("request {}: {}", exchange.id(), again.what());
     }
   }
 }
 
-// route: null where there is none. Metrics have its path, and nothing that a client makes up.
+// route: null where there is none.
 void tell(const AccessRecord& record, const Route* route, AccessLog& log, ApiService* service) {
   log.write(record);
   if (service == nullptr || is_probe(record.path) || is_window(record.path)) return;

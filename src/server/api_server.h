@@ -30,8 +30,7 @@ struct ApiServerConfig {
 // "METHOD path" of all that is served; a path that ends with a slash goes on.
 std::vector<std::string> served_routes();
 
-// The OpenAI API over HTTP: routes, who may come in, and the life of the server. Until it has a service it
-// answers 503.
+// The APIs over HTTP: routes, who may come in, and the server's life. Until it has a service it answers 503.
 class ApiServer {
  public:
   explicit ApiServer(ApiServerConfig config);  // listens, and answers; Error when it cannot

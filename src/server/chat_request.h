@@ -15,8 +15,7 @@ namespace quire::server {
 
 // The texts of a content: a string, or a list of parts. ApiError for what is no text.
 std::vector<std::string> read_texts(const OrderedJson& content, const std::string& place);
-// The arguments of a call, as a client sends them back: an object, or a string that holds one; null, "":
-// none.
+// A call's arguments, as a client sends them back: an object, or a string that holds one; null, "": none.
 OrderedJson read_arguments(const OrderedJson* arguments, const std::string& place);
 
 // A function as chats have it: of a tool, of what is chosen, and, with an id, of a call.

@@ -19,8 +19,7 @@ struct CompletionRequest : ApiRequest {
 
 CompletionRequest parse_completion_request(const OrderedJson& body, const ServedModel& model);
 
-// A field that is a text, a list of texts, token ids or a list of those, within the model's limits. `name` is
-// the field's.
+// A field that is a text, texts, token ids or lists of those, within the model's limits. `name`: the field's.
 std::vector<Prompt> to_prompts(const OrderedJson& value, const std::string& name, const ServedModel& model);
 // The tokens of each; ids are taken out of the prompts.
 std::vector<std::vector<TokenId>> tokenize_prompts(std::span<Prompt> prompts, bool add_special_tokens,

@@ -32,8 +32,7 @@ class Exchange {
   std::size_t body_bytes() const { return body_bytes_; }        // of that
   const std::string& id() const { return record_.request_id; }  // the client's X-Request-Id, or a random one
   AccessRecord& record() { return record_; }
-  // The API that the client speaks: how it is told of errors, and the header that has its id, too; empty:
-  // none. OpenAI's, unless said.
+  // The API that the client speaks, if not OpenAI's: its form of errors, and a header for the id, or empty.
   void set_api(ErrorBody error_body, std::string_view id_header) {
     error_body_ = error_body;
     if (!id_header.empty()) headers_.emplace_back(id_header, id());

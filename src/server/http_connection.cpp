@@ -65,8 +65,7 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpService> service, std::shared
   if (service_->tls) tls_.emplace(socket_, *service_->tls);
 }
 
-// Where the reserve is full, too, its oldest gives way: an urgent request takes a moment, an idle stranger
-// stays.
+// Where the reserve is full, its oldest gives way: an urgent request takes a moment, an idle stranger stays.
 void HttpConnection::start() {
   if (reserved_) {
     service_->reserve.push_back(this);
@@ -346,8 +345,7 @@ void HttpConnection::on_all_sent(Then then) {
 
 // Closing.
 
-// First this side alone: a reset, which a client that still sends would get otherwise, could overtake the
-// answer.
+// First this side alone: a client that still sends would get a reset, which could overtake the answer.
 void HttpConnection::begin_close() {
   stage_ = Stage::kClosing;
   set_deadline(Clock::now() + limits_.linger_timeout);

@@ -157,8 +157,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   asio::steady_timer timer_;
   Clock::time_point deadline_ = Clock::time_point::max();
-  Clock::time_point timer_at_ =
-      Clock::time_point::max();  // what the timer waits for: never after the deadline
+  Clock::time_point timer_at_ = Clock::time_point::max();  // the timer's: never after the deadline
 
   std::vector<std::string> in_flight_;
   std::size_t in_flight_sent_ = 0;

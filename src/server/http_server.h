@@ -81,8 +81,7 @@ class HttpServer {
   bool on_loopback() const;         // listens there alone
   std::size_t connections() const;  // open now
 
-  // Where the process may open too few files for max_connections, and may not raise that limit, there are
-  // fewer, and the log says so.
+  // Where the process cannot have the open files for max_connections there are fewer, and the log says so.
   void start();
   // Accepts no more, closes idle connections, lets requests under way be answered for so long. True: all
   // were. Neither this nor stop may be called from a handler.

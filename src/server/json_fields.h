@@ -18,8 +18,7 @@ namespace quire::server {
 // Of whole numbers that have no limit of their own.
 constexpr int kLargestInt = std::numeric_limits<int>::max();
 
-// JSON that a client has sent; `param` is the field it stands in, empty for the body. ApiError (400) that
-// begins with `where`.
+// JSON that a client has sent; param: the field it stands in, or empty. ApiError (400) begins with `where`.
 OrderedJson parse_text(std::string_view text, std::string_view where, const std::string& param);
 // The body of a request: one JSON object. ApiError (400).
 OrderedJson parse_body(std::string_view body);

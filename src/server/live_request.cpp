@@ -24,8 +24,7 @@ class LiveRequest final : public std::enable_shared_from_this<LiveRequest> {
   LiveRequest(const LiveRequest&) = delete;
   LiveRequest& operator=(const LiveRequest&) = delete;
 
-  // A request for each prompt, all of them or none. Error when the engine refuses them: then answering is the
-  // caller's.
+  // One for each prompt, all of them or none. Error when the engine refuses: then answering is the caller's.
   void submit(std::vector<EngineRequest> requests) {
     const std::shared_ptr<LiveRequest> self = shared_from_this();
     {

@@ -113,8 +113,8 @@ OrderedJson settings_json(const OrderedJson& translated, const LlamaRequest& req
   }
   settings["n_predict"] = settings["max_tokens"] = request.max_tokens.value_or(-1);
   settings["samplers"] = {"penalties", "temperature", "min_p", "top_k", "top_p"};
-  for (OrderedJson& value :
-       settings)  // each output repeats it: a small body would make an answer of gigabytes
+  // Each output repeats them: a small body would make an answer of gigabytes.
+  for (OrderedJson& value : settings)
     if (request.prompts.size() * request.params.n > 1 && to_line(value).size() > kLongSetting)
       value = nullptr;
   return settings;

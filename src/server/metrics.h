@@ -26,8 +26,7 @@ class Metrics {
   void add_step(const StepRecord& step);                                   // for Engine::observe_steps
   void add_compilation(double seconds) { compilation_.observe(seconds); }  // for Engine::observe_compilations
   void add_rejection(QueueFullError::Limit limit) { ++rejections_[static_cast<std::size_t>(limit)]; }
-  // An HTTP request was answered, which took so many seconds. handler: its route, never a path that a client
-  // makes up: "none" where there is no route.
+  // An HTTP request was answered. handler: its route, or "none", and never a path that a client makes up.
   void add_response(const std::string& handler, std::string_view method, int status, double seconds);
   // PrometheusText::kContentType. stats: the engine's.
   std::string render(const EngineStats& stats) const;
@@ -133,8 +132,7 @@ class RequestMetrics {
   std::vector<Seen> seen_;  // by output
 };
 
-// What this process uses, in Prometheus' text format under the names that its client libraries have agreed
-// upon: process_cpu_seconds_total and the like.
+// What this process uses, by the names of Prometheus' client libraries: process_cpu_seconds_total and others.
 std::string process_metrics();
 
 }  // namespace quire::server

@@ -36,15 +36,13 @@ struct ScoreRequest : ApiRequest {
 };
 ScoreRequest parse_score_request(const OrderedJson& body, const ServedModel& model, bool rerank);
 
-// The input as it goes to the engine: cut where the request says so. ApiError that names the field where it
-// does not fit.
+// Cuts the input where the request says so. ApiError that names the field where it does not fit.
 void fit_input(std::vector<TokenId>& tokens, const ApiRequest& request, const std::string& field,
                const ServedModel& model);
 // ApiError unless the context and the KV cache hold so many tokens.
 void check_length(std::int64_t tokens, const std::string& field, const ServedModel& model);
 
-// The first tokens of a text, or the last ones; unset or 0: all. What the cut has made of a character is left
-// out.
+// The first tokens of a text, or the last ones; unset or 0: all. A character that is cut is left out.
 std::string cut_text(const std::string& text, std::optional<std::int64_t> tokens, const Tokenizer& tokenizer,
                      bool keeps_beginning = true);
 

@@ -38,8 +38,7 @@ std::vector<std::vector<TokenId>> tokenize_texts(const ScoreRequest& request, co
   return inputs;
 }
 
-// The tokens of a pair's prompt. Where it must be shorter the document is cut, and nothing else. ApiError
-// where it does not fit.
+// The tokens of a pair's prompt. To be shorter its document alone is cut. ApiError where it does not fit.
 std::vector<TokenId> tokenize_pair(const Classifier& classifier, const ScoreRequest& request,
                                    std::size_t document, const ServedModel& model, const Exchange& exchange) {
   const Tokenizer& tokenizer = *model.sampling.tokenizer;

@@ -14,8 +14,7 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 // Counts values by size. Thread contract: everything from any thread.
 class Histogram {
  public:
-  // bounds: of the values that are counted together, increasing; a value is in the first bucket whose bound
-  // it does not exceed.
+  // bounds: of the buckets, increasing; a value is in the first one whose bound it does not exceed.
   explicit Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
 
   void observe(double value);

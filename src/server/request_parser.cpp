@@ -21,8 +21,7 @@ namespace {
 
 constexpr const char* kBadHost = "malformed request: it names no host, or no host and port";
 
-// Where the target is in absolute form (RFC 9112, 3.2.2), takes scheme and authority off it. Returns the
-// authority.
+// Takes scheme and authority off a target in absolute form (RFC 9112, 3.2.2). Returns the authority.
 std::string_view take_authority(std::string_view& target) {
   const std::string_view scheme = target.substr(0, std::min(target.find("://"), target.size()));
   if (scheme == target || (!iequals(scheme, "http") && !iequals(scheme, "https"))) return {};

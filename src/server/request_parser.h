@@ -14,8 +14,7 @@
 
 namespace quire::server {
 
-// What a client sent is no request that this server takes; the answer is this status, and the connection
-// ends.
+// What a client sent is no request that is taken; the answer is this status, and the connection ends.
 struct HttpError : Error {
   HttpError(int error_status, const std::string& message) : Error(message), status(error_status) {}
   int status;

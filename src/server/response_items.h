@@ -7,8 +7,7 @@
 
 namespace quire::server {
 
-// The items of conversations, as /v1/responses has them: messages, function_calls, function_call_outputs and
-// reasoning.
+// Items of conversations as /v1/responses has them: message, function_call, function_call_output, reasoning.
 
 // An item of a request with its own fields alone, as it stands in answers, or an item_reference. Its id is
 // empty where it has none. ApiError, which begins with the place, for what is none of these, and for content

@@ -11,8 +11,7 @@ namespace quire::server {
 
 // The answers of endpoints that generate nothing. ApiError of what is wrong with a request.
 
-// POST /tokenize: of a prompt, of the messages of a chat, whose tokens `of_chat` has, or, with llama.cpp's
-// fields, of a content.
+// POST /tokenize: of a prompt, of a chat, whose tokens `of_chat` has, or, as llama.cpp has it, of a content.
 OrderedJson tokenize_body(const OrderedJson& body, const ServedModel& model,
                           const std::function<std::vector<TokenId>(const ChatRequest&)>& of_chat);
 // POST /detokenize: its tokens. Special tokens are shown; the text has vLLM's name and llama.cpp's.

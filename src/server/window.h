@@ -16,8 +16,7 @@ namespace quire::server {
 class Window {
  public:
   virtual ~Window() = default;
-  // A request for /window/state: events, of an engine; of a recording JSON, behind the step that the query
-  // names.
+  // A request for /window/state: of an engine, events; of a recording, JSON, behind the step of the query.
   virtual void answer(const std::shared_ptr<Exchange>& exchange) = 0;
   // Ends all streams of events. It must come before the engine goes, and the window must go after it.
   virtual void close() = 0;

@@ -123,9 +123,8 @@ struct WindowFrame {
   double cost = 0;                               // seconds that the making of it took; not sent
 };
 
-// What turns the JSON of one frame into that of another, as a JSON merge patch (RFC 7386; frame_patch.cpp).
-// before: null for the patch of an empty object, which is the frame's JSON itself. docs/window.md says what
-// is in it.
+// What turns the JSON of one frame (docs/window.md) into that of another: a JSON merge patch (RFC 7386).
+// before: null for the patch of an empty object, which is the frame's JSON itself (frame_patch.cpp).
 std::string frame_patch(const WindowFrame* before, const WindowFrame& now);
 
 // A frame's "about", which does not change: {"about":{...}}. num_steps: of a recording; 0: it is live.
