@@ -111,17 +111,18 @@ std::string methods_of(std::string_view path) {
   return join_text(methods, ", ");
 }
 
-// Where /v1 is missing: llama.cpp's clients leave it out.
-std::string_view missing_version(std::string_view path) {
-  const bool is_versioned = find_route(path) == nullptr && find_route(format_text("/v1{}", path)) != nullptr;
-  return is_versioned ? "/v1" : "";
-}
-
 // The path behind a proxy's prefix, or all of it where it has none: that may be /v1, as paths of routes are.
 std::string_view behind(std::string_view root, std::string_view path) {
   const bool has_root =
       path.starts_with(root) && path.substr(root.size()).starts_with('/') && find_route(path) == nullptr;
   return has_root ? path.substr(root.size()) : path;
+}
+
+// The path as routes have it: behind the prefix, and with the /v1 that llama.cpp's clients leave out.
+std::string routed(std::string_view root, std::string_view path) {
+  path = behind(root, path);
+  const bool no_version = find_route(path) == nullptr && find_route(format_text("/v1{}", path)) != nullptr;
+  return format_text("{}{}", no_version ? "/v1" : "", path);
 }
 
 // What asks how the server does. Metrics do not count it, as vLLM's do not: it would hide the work.
@@ -186,9 +187,8 @@ struct ApiServer::Impl {
   HttpServerConfig http_config() {
     HttpServerConfig made = config.http;
     made.error_body = [this](int status, const std::string& message, const std::string& target) {
-      const std::string_view path =
-          behind(config.root_path, std::string_view(target).substr(0, target.find('?')));
-      const Route* route = find_route(format_text("{}{}", missing_version(path), path), "POST");
+      const std::string path = routed(config.root_path, target.substr(0, target.find('?')));
+      const Route* route = find_route(path, "POST");
       return to_line((route ? route->error_body : openai_error)(ApiError(status, message), {}));
     };
     made.is_urgent = [this](const HttpRequest& request) {
@@ -209,11 +209,8 @@ struct ApiServer::Impl {
   // On an I/O thread, as are hand_over and has_work.
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     const std::shared_lock lock(mutex);
-    const std::string_view path = request.path();
-    request.target.erase(static_cast<std::size_t>(path.data() - request.target.data()),
-                         path.size() - behind(config.root_path, path).size());
-    request.target.insert(static_cast<std::size_t>(request.path().data() - request.target.data()),
-                          missing_version(request.path()));
+    const std::string_view sent = request.path();
+    request.target.replace(0, sent.size(), routed(config.root_path, sent));
     HttpHeaders headers = cors.headers(request.header("Origin").value_or(""));
     const Route* const route = find_route(request.path(), request.method);
     auto told = [log = log, service = service, route](const AccessRecord& record) {
