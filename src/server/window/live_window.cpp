@@ -55,11 +55,8 @@ class LiveWindow final : public Window {
  private:
   // Of one time that somebody watches. The engine's thread has it as long as the scheduler tells the book.
   struct Watch {
-    Watch()
-        : book([start = Clock::now()] {
-            return std::chrono::duration<double>(Clock::now() - start).count();
-          }) {}
-    WindowBook book;
+    WindowBook book{
+        [start = Clock::now()] { return std::chrono::duration<double>(Clock::now() - start).count(); }};
     bool is_attached = false;          // touched on the engine's thread alone
     std::string about;                 // there with the first frame
     bool is_answered = false;          // guarded by the window's mutex, as is what follows
