@@ -257,7 +257,7 @@ class ResponsesResponse final : public BlockResponse {
     close(false);
     events_ += to_event({{"type", "error"},
                          {"sequence_number", sequence_number_++},
-                         {"code", error.code.empty() ? said["type"] : said["code"]},
+                         {"code", said["type"]},
                          {"message", said["message"]},
                          {"param", said["param"]}},
                         "error");
