@@ -35,10 +35,8 @@ constexpr const char* kTooMany = "too many connections";
 
 asio::mutable_buffer InputBuffer::room(std::size_t max_bytes) {
   if (begin_ > 0) {
-    std::copy(data_.begin() + static_cast<std::ptrdiff_t>(begin_),
-              data_.begin() + static_cast<std::ptrdiff_t>(end_), data_.begin());
-    end_ -= begin_;
-    begin_ = 0;
+    std::ranges::copy(view(), data_.begin());
+    end_ -= std::exchange(begin_, 0);
   }
   if (end_ == data_.size()) data_.resize(std::min(max_bytes, std::max(kFirstReadBytes, 2 * data_.size())));
   return {data_.data() + end_, data_.size() - end_};
