@@ -10,12 +10,8 @@ namespace {
 std::string escaped(std::string_view text, bool in_label) {
   std::string result;
   for (const char c : text) {
-    if (c == '\n') {
-      result += "\\n";
-      continue;
-    }
-    if (c == '\\' || (in_label && c == '"')) result += '\\';
-    result += c;
+    if (c == '\n' || c == '\\' || (in_label && c == '"')) result += '\\';
+    result += c == '\n' ? 'n' : c;
   }
   return result;
 }
@@ -34,11 +30,7 @@ void Histogram::observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
-std::vector<std::uint64_t> Histogram::counts() const {
-  std::vector<std::uint64_t> counts;
-  for (const auto& count : counts_) counts.push_back(count.load(std::memory_order_relaxed));
-  return counts;
-}
+std::vector<std::uint64_t> Histogram::counts() const { return {counts_.begin(), counts_.end()}; }
 
 std::vector<double> bounds_up_to(int most) {
   std::vector<double> bounds;
