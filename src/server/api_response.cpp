@@ -217,11 +217,9 @@ OrderedJson CompletionLogprobs::take() {
 OrderedJson chat_logprobs(std::span<const PositionLogprobs> positions, const TokenNames& names) {
   OrderedJson content = OrderedJson::array();
   for (const PositionLogprobs& position : positions) {
-    OrderedJson entry = chat_token(position.token, names);
-    OrderedJson top = OrderedJson::array();
+    OrderedJson& entry = content.emplace_back(chat_token(position.token, names));
+    OrderedJson& top = entry["top_logprobs"] = OrderedJson::array();
     for (const TokenLogprob& token : position.top) top.push_back(chat_token(token, names));
-    entry["top_logprobs"] = std::move(top);
-    content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}};
 }
@@ -229,7 +227,7 @@ OrderedJson chat_logprobs(std::span<const PositionLogprobs> positions, const Tok
 OrderedJson prompt_logprobs_json(std::span<const PositionLogprobs> positions, const TokenNames& names) {
   OrderedJson list = OrderedJson::array({nullptr});
   for (const PositionLogprobs& position : positions) {
-    OrderedJson map = OrderedJson::object();
+    OrderedJson& map = list.emplace_back(OrderedJson::object());
     const auto add = [&](const TokenLogprob& token) {
       map[format_text("{}", token.token_id)] = {{"logprob", logprob_json(token.logprob)},
                                                 {"rank", token.rank},
@@ -237,7 +235,6 @@ OrderedJson prompt_logprobs_json(std::span<const PositionLogprobs> positions, co
     };
     add(position.token);
     for (const TokenLogprob& token : position.top) add(token);
-    list.push_back(std::move(map));
   }
   return list;
 }

@@ -67,7 +67,7 @@ class ChatResponse final : public Response {
     const RequestOutput& output = outputs.front();
     OrderedJson body = begin_response(head_, kChatObject);
     const TokenNames names = token_names(request_, model_);
-    OrderedJson choices = OrderedJson::array();
+    OrderedJson& choices = body["choices"] = OrderedJson::array();
     for (std::size_t i = 0; i < output.outputs.size(); ++i) {
       const CompletionOutput& completion = output.outputs[i];
       OutputDelta& message = choices_[i].message;
@@ -78,7 +78,6 @@ class ChatResponse final : public Response {
       choice["routed_experts"] = nullptr;
       choices.push_back(std::move(choice));
     }
-    body["choices"] = std::move(choices);
     body["usage"] = usage_json(usage_);
     body["system_fingerprint"] = head_.system_fingerprint;
     add_nulls(body, {"service_tier", "prompt_logprobs", "prompt_token_ids", "prompt_text",

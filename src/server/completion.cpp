@@ -45,12 +45,11 @@ class CompletionResponse final : public Response {
 
   OrderedJson body(Outputs outputs) override {
     OrderedJson body = begin_response(head_, kCompletionObject);
-    OrderedJson choices = OrderedJson::array();
+    OrderedJson& choices = body["choices"] = OrderedJson::array();
     const Usage usage = usage_of(outputs);
     for (std::size_t i = 0; i < outputs.size(); ++i)
       for (const CompletionOutput& completion : outputs[i].outputs)
         choices.push_back(choice(i, outputs[i], completion, completion.text));
-    body["choices"] = std::move(choices);
     body["usage"] = usage_json(usage);
     body["system_fingerprint"] = head_.system_fingerprint;
     add_nulls(body, {"service_tier", "kv_transfer_params", "ec_transfer_params", "metrics"});
