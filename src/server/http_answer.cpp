@@ -97,10 +97,7 @@ void HttpResponder::on_disconnect(std::function<void()> gone) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kEnded) return;
-    if (state_ != State::kGone) {
-      on_disconnect_ = std::move(gone);
-      return;
-    }
+    if (state_ != State::kGone) return on_disconnect_.swap(gone);
   }
   gone();
 }
