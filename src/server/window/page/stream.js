@@ -17,9 +17,7 @@ const isObject = (value) => typeof value === "object" && value !== null && !Arra
 
 export class NeedsKey extends Error {}
 
-export function keepKey(key) {
-  sessionStorage.setItem(KEY, key);
-}
+export const keepKey = (key) => sessionStorage.setItem(KEY, key);
 
 async function ask(query = "") {
   const key = sessionStorage.getItem(KEY);
@@ -33,18 +31,13 @@ async function ask(query = "") {
   return answer;
 }
 
-export async function frameAt(query) {
-  return (await ask(query)).json();
-}
+export const frameAt = async (query) => (await ask(query)).json();
 
 // Calls onFrame with the whole state for each event, as long as the server lives. A recording has one frame; then
 // this ends.
 export async function follow(onFrame) {
   const answer = await ask();
-  if (answer.headers.get("Content-Type").startsWith("application/json")) {
-    onFrame(await answer.json());
-    return;
-  }
+  if (answer.headers.get("Content-Type").startsWith("application/json")) return onFrame(await answer.json());
   const state = {};
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
