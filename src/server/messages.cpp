@@ -276,10 +276,7 @@ class MessagesResponse final : public BlockResponse {
     return to_event(anthropic_error(error, request_id_), "error");
   }
 
-  OrderedJson body(Outputs) override { return message(); }
-
- private:
-  OrderedJson message() const {
+  OrderedJson body(Outputs) override {
     return {{"id", head_.id},
             {"type", "message"},
             {"role", "assistant"},
@@ -290,6 +287,7 @@ class MessagesResponse final : public BlockResponse {
             {"usage", message_usage(usage_)}};
   }
 
+ private:
   void send(const char* name, OrderedJson fields) {
     if (!streams()) return;
     OrderedJson event = {{"type", name}};
@@ -301,7 +299,7 @@ class MessagesResponse final : public BlockResponse {
     send("content_block_delta", {{"index", content_.size() - 1}, {"delta", {{"type", type}, {field, text}}}});
   }
 
-  void begin() override { send("message_start", {{"message", message()}}); }
+  void begin() override { send("message_start", {{"message", body({})}}); }
 
   void open(const ToolCallDelta* call) override {
     OrderedJson made = {{"type", "text"}, {"text", ""}};
