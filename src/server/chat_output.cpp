@@ -58,7 +58,7 @@ class ChatResponse final : public Response {
                const MakeParser& make_parser)
       : Response(std::move(head), request),
         request_(std::move(request)),
-        model_(model),
+        names_(token_names(request_, model)),
         choices_(request_.params.n) {
     for (Choice& choice : choices_) choice.parser = make_parser();
   }
@@ -66,7 +66,6 @@ class ChatResponse final : public Response {
   OrderedJson body(Outputs outputs) override {
     const RequestOutput& output = outputs.front();
     OrderedJson body = begin_response(head_, kChatObject);
-    const TokenNames names = token_names(request_, model_);
     OrderedJson& choices = body["choices"] = OrderedJson::array();
     for (std::size_t i = 0; i < output.outputs.size(); ++i) {
       const CompletionOutput& completion = output.outputs[i];
@@ -83,7 +82,7 @@ class ChatResponse final : public Response {
     add_nulls(body, {"service_tier", "prompt_logprobs", "prompt_token_ids", "prompt_text",
                      "kv_transfer_params", "ec_transfer_params", "metrics"});
     if (request_.report_prompt_logprobs)
-      body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names);
+      body["prompt_logprobs"] = prompt_logprobs_json(output.prompt_logprobs, names_);
     if (request_.return_token_ids) body["prompt_token_ids"] = output.prompt_token_ids;
     add_timings(body, request_, outputs, usage_);
     return body;
@@ -153,8 +152,7 @@ class ChatResponse final : public Response {
   void complete(OrderedJson& choice, const CompletionOutput& output, std::size_t sent) const {
     choice["logprobs"] = nullptr;
     if (request_.params.logprobs)
-      choice["logprobs"] =
-          chat_logprobs(std::span(output.logprobs).subspan(sent), token_names(request_, model_));
+      choice["logprobs"] = chat_logprobs(std::span(output.logprobs).subspan(sent), names_);
     if (output.finished()) add_ending(choice, output);
     // By the model's own choice, as in vLLM.
     const bool called = choices_[output.index].has_calls && request_.only_tool.empty();
@@ -164,7 +162,7 @@ class ChatResponse final : public Response {
   }
 
   const ChatRequest request_;
-  const ServedModel& model_;
+  const TokenNames names_;
   std::vector<Choice> choices_;
   Usage usage_;  // of outputs that have ended
 };

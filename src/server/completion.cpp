@@ -36,11 +36,10 @@ class CompletionResponse final : public Response {
   CompletionResponse(ResponseHead head, CompletionRequest request, const ServedModel& model)
       : Response(std::move(head), request),
         request_(std::move(request)),
-        model_(model),
+        names_(token_names(request_, model)),
         choices_(request_.prompts.size() * request_.params.n) {
     if (!request_.params.logprobs) return;
-    for (Choice& choice : choices_)
-      choice.logprobs.emplace(token_names(request_, model_), request_.params.skip_special_tokens);
+    for (Choice& choice : choices_) choice.logprobs.emplace(names_, request_.params.skip_special_tokens);
   }
 
   OrderedJson body(Outputs outputs) override {
@@ -89,8 +88,8 @@ class CompletionResponse final : public Response {
   std::string prompt_text(std::size_t prompt, const RequestOutput& output) const {
     const auto* text = std::get_if<std::string>(&request_.prompts[prompt]);
     if (text != nullptr && !request_.params.truncate_prompt_tokens) return *text;
-    if (model_.sampling.tokenizer == nullptr) return {};
-    return model_.sampling.tokenizer->decode(output.prompt_token_ids, request_.params.skip_special_tokens);
+    if (names_.tokenizer == nullptr) return {};
+    return names_.tokenizer->decode(output.prompt_token_ids, request_.params.skip_special_tokens);
   }
 
   // The choice of an output of the prompt of that index: all that was not given before, and this text.
@@ -113,8 +112,7 @@ class CompletionResponse final : public Response {
     add_nulls(choice, {"prompt_token_ids", "token_ids"});
     if (!streams()) add_nulls(choice, {"prompt_logprobs", "routed_experts"});
     if (request_.report_prompt_logprobs)  // never of a stream
-      choice["prompt_logprobs"] =
-          prompt_logprobs_json(request.prompt_logprobs, token_names(request_, model_));
+      choice["prompt_logprobs"] = prompt_logprobs_json(request.prompt_logprobs, names_);
     if (request_.return_token_ids) {
       if (!sent.begun) choice["prompt_token_ids"] = request.prompt_token_ids;
       choice["token_ids"] = std::span(output.token_ids).subspan(sent.tokens);
@@ -125,7 +123,7 @@ class CompletionResponse final : public Response {
   }
 
   const CompletionRequest request_;
-  const ServedModel& model_;
+  const TokenNames names_;
   std::vector<Choice> choices_;  // of all prompts
   Usage usage_;                  // of a stream's prompts that have ended
 };
