@@ -127,9 +127,7 @@ export class Sequences {
   }
 
   write(tag, text) {
-    const element = make(tag, { textContent: text });
-    this.detail.append(element);
-    return element;
+    return this.detail.appendChild(make(tag, { textContent: text }));
   }
 
   detailOf(frame, sequence) {
