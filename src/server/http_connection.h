@@ -38,9 +38,8 @@ struct HttpService {
   std::deque<HttpConnection*> reserve;
   static constexpr std::size_t kReserve = 32;
 
-  std::mutex mutex;  // of what follows
-  std::size_t open_connections = 0;
-  std::size_t reserved_connections = 0;  // of them
+  std::mutex mutex;          // of what follows
+  std::size_t open[2] = {};  // connections: ordinary ones, and those beyond the limit
   std::condition_variable closed_one;
 };
 

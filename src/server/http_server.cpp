@@ -129,16 +129,13 @@ struct HttpServer::Impl {
     bool reserved;
     {
       const std::lock_guard lock(service->mutex);
-      const std::size_t ordinary = service->open_connections - service->reserved_connections;
-      reserved = ordinary >= service->config.limits.max_connections;
-      if (reserved && service->reserved_connections >= kMaxReserved) return;
-      ++service->open_connections;
-      if (reserved) ++service->reserved_connections;
+      reserved = service->open[0] >= service->config.limits.max_connections;
+      if (reserved && service->open[1] >= kMaxReserved) return;
+      ++service->open[reserved ? 1 : 0];
     }
     OpenConnection open(nullptr, [service = service, reserved](void*) {
       const std::lock_guard lock(service->mutex);
-      --service->open_connections;
-      if (reserved) --service->reserved_connections;
+      --service->open[reserved ? 1 : 0];
       service->closed_one.notify_all();
     });
     ErrorCode ignored;
@@ -200,7 +197,7 @@ bool HttpServer::on_loopback() const { return impl_->endpoint.address().is_loopb
 
 std::size_t HttpServer::connections() const {
   const std::lock_guard lock(impl_->service->mutex);
-  return impl_->service->open_connections;
+  return impl_->service->open[0] + impl_->service->open[1];
 }
 
 void HttpServer::start() {
@@ -220,7 +217,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   }
   HttpService& service = *impl_->service;
   std::unique_lock lock(service.mutex);
-  return service.closed_one.wait_for(lock, limit, [&] { return service.open_connections == 0; });
+  return service.closed_one.wait_for(lock, limit, [&] { return service.open[0] + service.open[1] == 0; });
 }
 
 void HttpServer::stop(std::chrono::milliseconds limit) {
