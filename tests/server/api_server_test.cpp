@@ -226,6 +226,8 @@ TEST_F(ApiServerTest, ModelIdsMayHaveSlashes) {
   load(small(), {}, options);
   EXPECT_EQ(json_of(ask(get("/v1/models/org/model")))["id"], "org/model");
   EXPECT_EQ(json_of(ask(get("/v1/models/org%2Fmodel")))["id"], "org/model");
+  for (const char* broken : {"org%", "org%2", "org%2/model", "org%%2Fmodel"})
+    EXPECT_EQ(ask(get(format_text("/v1/models/{}", broken))).status, 404) << broken;
   EXPECT_EQ(json_of(ask(get("/v1/models")))["data"].size(), 2U);
   EXPECT_EQ(json_of(ask("/v1/completions", R"({"model": "alias", "prompt": "a"})"))["model"], "alias");
 }
