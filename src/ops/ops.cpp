@@ -127,16 +127,20 @@ void check_routing(const Backend& backend, const ExpertRouting& out, const Tenso
   QUIRE_CHECK(options.sigmoid || (!bias.defined() && options.sum_offset == 0), "a bias of a softmax");
 }
 
-void check_attention_input(const Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
-                           const AttentionBatch& batch) {
+void check_self_attention(const Backend& backend, const Tensor& out, const AttentionInput& input,
+                          const KvCacheLayer& cache, const AttentionBatch& batch,
+                          const AttentionScores& scores) {
   check_batch(backend, batch);
   const std::int64_t width =
       (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
   check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
+  check(backend, out, input.qkv.dtype(), {batch.num_tokens, input.queries().dim(1)}, "out");
   check_cache(backend, cache, input.qkv.dtype());
+  const std::int64_t kv_heads = cache.keys.dim(1);
   const bool stores = input.num_kv_heads > 0;
-  QUIRE_CHECK((!stores || cache.keys.dim(1) == input.num_kv_heads) && cache.keys.dim(3) == input.head_dim,
-              "keys are {}", cache.keys.describe());
+  QUIRE_CHECK((!stores || kv_heads == input.num_kv_heads) && input.num_heads % kv_heads == 0 &&
+                  cache.keys.dim(3) == input.head_dim,
+              "{} heads, keys are {}", input.num_heads, cache.keys.describe());
   check_optional(backend, input.q_norm, input.head_dim, "q_norm");
   check_optional(backend, input.k_norm, input.head_dim, "k_norm");
   check_optional(backend, input.v_norm, input.head_dim, "v_norm");
@@ -151,19 +155,8 @@ void check_attention_input(const Backend& backend, const AttentionInput& input, 
     QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
                 scale.dim(0));
   }
-}
-
-void check_attention(const Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-                     const AttentionBatch& batch, const AttentionScores& scores) {
-  check_batch(backend, batch);
-  check_cache(backend, cache, q.dtype());
-  check(backend, q, q.dtype(), {batch.num_tokens, q.dim(1)}, "q");
-  check(backend, out, q.dtype(), {batch.num_tokens, q.dim(1)}, "out");
-  QUIRE_CHECK(q.dim(1) % (cache.keys.dim(1) * cache.keys.dim(3)) == 0, "q is {}, keys are {}", q.describe(),
-              cache.keys.describe());
-  const std::int64_t heads = q.dim(1) / cache.keys.dim(3);
-  check_optional(backend, scores.alibi_slopes, heads, "alibi_slopes");
-  check_optional(backend, scores.sinks, heads, "sinks");
+  check_optional(backend, scores.alibi_slopes, input.num_heads, "alibi_slopes");
+  check_optional(backend, scores.sinks, input.num_heads, "sinks");
 }
 
 }  // namespace
@@ -215,22 +208,9 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
   return run(backend, "plan_attention", &Backend::plan_attention, batch, shape);
 }
 
-void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
-                      const AttentionBatch& batch) {
-  check_attention_input(backend, input, cache, batch);
-  run(backend, "rotate_and_store", &Backend::rotate_and_store, input, cache, batch);
-}
-
-void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-               const AttentionBatch& batch, const AttentionScores& scores) {
-  check_attention(backend, out, q, cache, batch, scores);
-  run(backend, "attention", &Backend::attention, out, q, cache, batch, scores);
-}
-
 void self_attention(Backend& backend, const Tensor& out, const AttentionInput& input,
                     const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores) {
-  check_attention_input(backend, input, cache, batch);
-  check_attention(backend, out, input.queries(), cache, batch, scores);
+  check_self_attention(backend, out, input, cache, batch, scores);
   run(backend, "self_attention", &Backend::self_attention, out, input, cache, batch, scores);
 }
 
@@ -267,18 +247,6 @@ void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Te
   check(backend, out, x.dtype(), {x.dim(0), x.dim(1)}, "out");
   check(backend, gate, x.dtype(), {x.dim(0), gate.dim(1) == 1 ? 1 : x.dim(1)}, "gate");
   run(backend, "sigmoid_gate", &Backend::sigmoid_gate, out, x, gate, add);
-}
-
-void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
-                const NormParams& params) {
-  check_gated_norm(backend, out, x, gate, params);
-  run(backend, "gated_norm", &Backend::gated_norm, out, x, gate, params);
-}
-
-void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
-                      const StateBatch& batch) {
-  check_delta_rule(backend, out, input, state, batch);
-  run(backend, "gated_delta_rule", &Backend::gated_delta_rule, out, input, state, batch);
 }
 
 void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const DeltaNet& net,

@@ -333,10 +333,6 @@ void add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const
               const NormParams& params);
 std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const AttentionBatch& batch,
                                                     const AttentionShape& shape);
-void rotate_and_store(Backend& backend, const AttentionInput& input, const KvCacheLayer& cache,
-                      const AttentionBatch& batch);
-void attention(Backend& backend, const Tensor& out, const Tensor& q, const KvCacheLayer& cache,
-               const AttentionBatch& batch, const AttentionScores& scores);
 void self_attention(Backend& backend, const Tensor& out, const AttentionInput& input,
                     const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores);
 void causal_conv(Backend& backend, const Tensor& out, const Tensor& x, const ConvParams& params,
@@ -346,10 +342,6 @@ void activate_gate(Backend& backend, const Tensor& out, const Tensor& gate_up, A
 void gated_linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
                   const Tensor& gate_up, Activation activation);
 void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate, bool add = false);
-void gated_norm(Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
-                const NormParams& params);
-void gated_delta_rule(Backend& backend, const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
-                      const StateBatch& batch);
 void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const DeltaNet& net,
                      const StateBatch& batch);
 void cap(Backend& backend, const Tensor& x, float cap);

@@ -49,8 +49,7 @@ TEST_P(DeltaRuleTest, EqualsTheRecurrenceFromSlotToSlot) {
     const DeltaCase::Expected expected = test.expected();
     Matrix out(DType::kF32, test.tokens, shape.values(), random_);
     const std::vector<double> before = out.values();
-    ops::gated_delta_rule(*backend, out.tensor(), test.input(), test.state(test.slots.tensor()),
-                          test.batch());
+    backend->gated_delta_rule(out.tensor(), test.input(), test.state(test.slots.tensor()), test.batch());
     for (std::int64_t t = 0; t < test.tokens; ++t) {
       for (std::int64_t i = 0; i < shape.values(); ++i) {
         const double value = expected.out[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)];
@@ -78,8 +77,7 @@ TEST_P(DeltaRuleTest, IsBitwiseTheSameTokenByTokenAndInAnyBatch) {
         alone(DType::kF32, test.tokens, shape.values(), random_);
     Matrix slots(DType::kF32, 4, test.slots.tensor().dim(1), random_);
     slots.set_bytes(test.slots.bytes());
-    ops::gated_delta_rule(*several, together.tensor(), test.input(), test.state(test.slots.tensor()),
-                          test.batch());
+    several->gated_delta_rule(together.tensor(), test.input(), test.state(test.slots.tensor()), test.batch());
     // The first sequence in steps of 1, 2, 3, … tokens, by turns in slots 0 and 2 and last in 0; the second
     // after it token by token.
     const auto step = [&](std::int64_t first, int count, std::int32_t from, std::int32_t to) {
@@ -87,7 +85,7 @@ TEST_P(DeltaRuleTest, IsBitwiseTheSameTokenByTokenAndInAnyBatch) {
       const StateBatch batch = {
           1, count, count, testing::ints(starts), testing::ints(source), testing::ints(target)};
       const Tensor rows = test.rows.tensor().rows(first, count);
-      ops::gated_delta_rule(*one, alone.tensor().rows(first, count),
+      one->gated_delta_rule(alone.tensor().rows(first, count),
                             test.input(rows, test.a_log.vector(), test.dt_bias.vector()),
                             test.state(slots.tensor()), batch);
     };
@@ -135,8 +133,8 @@ TEST_P(DeltaRuleTest, GatedNormNormsEachHeadAndGatesIt) {
     const Matrix x(DType::kF32, 4, kHeads * n, random_), weight(DType::kF32, 1, n, random_);
     const Matrix gates(dtype(), 4, kHeads * n + 3, random_);
     Matrix out(dtype(), 4, kHeads * n, random_);
-    ops::gated_norm(*backend, out.tensor(), x.tensor(), gates.tensor().columns(2, kHeads * n),
-                    {.weight = weight.vector(), .bias = {}, .eps = 1e-5F});
+    backend->gated_norm(out.tensor(), x.tensor(), gates.tensor().columns(2, kHeads * n),
+                        {.weight = weight.vector(), .bias = {}, .eps = 1e-5F});
     for (std::int64_t t = 0; t < 4; ++t) {
       for (std::int64_t i = 0; i < kHeads * n; ++i) {
         double squares = 0;
@@ -177,8 +175,8 @@ TEST_P(DeltaRuleTest, GatedDeltaNetIsConvolutionRuleAndNorm) {
       DeltaRuleInput input = net.rule;
       input.qkv = net.mixed;
       input.rates = x.columns(channels + values, 2 * shape.value_heads);
-      ops::gated_delta_rule(*backend, net.heads, input, net.state, test.batch());
-      ops::gated_norm(*backend, out, net.heads, x.columns(channels, values), net.norm);
+      backend->gated_delta_rule(net.heads, input, net.state, test.batch());
+      backend->gated_norm(out, net.heads, x.columns(channels, values), net.norm);
     });
     EXPECT_EQ(whole, parts);
     EXPECT_NE(whole[0], test.out.bytes());

@@ -314,7 +314,7 @@ void RotateAndStoreTest::expect_prepared(bool norm_after_rotary, bool scaled, bo
                        .num_heads = PagedCase::kHeads,
                        .num_kv_heads = PagedCase::kKvHeads,
                        .head_dim = PagedCase::kDim};
-  ops::rotate_and_store(*backend_, input, paged.cache, paged.batch);
+  backend_->rotate_and_store(input, paged.cache, paged.batch);
 
   const auto old_at = [&](std::int64_t t, std::int64_t c) {
     return before[static_cast<std::size_t>(t * paged.qkv.tensor().dim(1) + c)];
@@ -367,7 +367,7 @@ TEST_P(RotateAndStoreTest, WithoutKvHeadsOnlyQueriesChange) {
   input.head_dim = PagedCase::kDim;
   const double key = paged.key(false, 6, 0, 0), value = paged.value(false, 6, 0, 0);
   const double query = paged.qkv.at(0, 0), last = paged.qkv.at(0, paged.qkv.tensor().dim(1) - 1);
-  ops::rotate_and_store(*backend_, input, paged.cache, paged.batch);
+  backend_->rotate_and_store(input, paged.cache, paged.batch);
   EXPECT_EQ(paged.key(false, 6, 0, 0), key);
   EXPECT_EQ(paged.value(false, 6, 0, 0), value);
   EXPECT_NE(paged.qkv.at(0, 0), query);
@@ -390,8 +390,8 @@ TEST_P(ReferenceOpsTest, AttentionIsCausalSoftmaxOverTheBlocksOfTheTable) {
       if (window % 3 == 0) scores.cap = 0.5F;
       const bool has_sink = window > 1;
       if (has_sink) scores.sinks = sinks.vector();
-      ops::attention(*backend_, out.tensor(), paged.qkv.tensor().columns(0, width), paged.cache, paged.batch,
-                     scores);
+      backend_->attention(out.tensor(), paged.qkv.tensor().columns(0, width), paged.cache, paged.batch,
+                          scores);
       for (int t = 0; t < 4; ++t) {
         const int first = window == 0 ? 0 : std::max(0, contexts[t] - window);
         for (int h = 0; h < PagedCase::kHeads; ++h) {

@@ -201,9 +201,9 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
     if (pair % 3 == 1) scores.cap = 0.7F;
     if (pair % 5 < 2) scores.sinks = slopes.vector();
     const auto one = make(1), two = make(2);
-    ops::attention(*reference_, expected.tensor(), q.tensor(), paged.cache, paged.batch, scores);
+    reference_->attention(expected.tensor(), q.tensor(), paged.cache, paged.batch, scores);
     paged.batch.plan = ops::plan_attention(*two, paged.batch, planned);
-    ops::attention(*two, actual.tensor(), q.tensor(), paged.cache, paged.batch, scores);
+    two->attention(actual.tensor(), q.tensor(), paged.cache, paged.batch, scores);
     expect_near(actual.tensor(), expected.tensor());
     Matrix alone(dtype(), paged.batch.num_tokens, width, random_);
     for (int s = 0; s < paged.batch.num_sequences; ++s) {
@@ -221,8 +221,8 @@ TEST_P(SimdOpsTest, AttentionEqualsTheReferenceAndItselfTokenByToken) {
         step.table_rows = ints(row);
         step.positions = step.slot_mapping = ints(unused);
         step.plan = ops::plan_attention(*one, step, planned);
-        ops::attention(*one, alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache,
-                       step, scores);
+        one->attention(alone.tensor().rows(begin + i, 1), q.tensor().rows(begin + i, 1), paged.cache, step,
+                       scores);
       }
     }
     ASSERT_EQ(alone.bytes(), actual.bytes())
@@ -255,9 +255,9 @@ TEST_P(SimdOpsTest, RotateAndStoreEqualsTheReference) {
       input.num_kv_heads = shape.kv_heads;
       input.head_dim = shape.dim;
       input.qkv = expected.tensor();
-      ops::rotate_and_store(*reference_, input, paged.cache, paged.batch);
+      reference_->rotate_and_store(input, paged.cache, paged.batch);
       input.qkv = actual.tensor();
-      ops::rotate_and_store(*make(2), input, paged.view(memory), paged.batch);
+      make(2)->rotate_and_store(input, paged.view(memory), paged.batch);
       expect_near(actual.tensor(), expected.tensor());
       for (int t = 0; t < paged.batch.num_tokens; ++t) {
         const std::int32_t slot = paged.batch.slot_mapping.data_as<std::int32_t>()[t];
@@ -299,9 +299,9 @@ TEST_P(SimdOpsTest, RotateAndStoreKeepsTheReferencesCodes) {
         input.num_kv_heads = shape.kv_heads;
         input.head_dim = shape.dim;
         if (given) input.k_scales = input.v_scales = Tensor(scales.data(), DType::kF32, {shape.kv_heads});
-        ops::rotate_and_store(*reference_, input, expected.layer, paged.batch);
+        reference_->rotate_and_store(input, expected.layer, paged.batch);
         input.qkv = same.tensor();
-        ops::rotate_and_store(*make(2), input, actual.layer, paged.batch);
+        make(2)->rotate_and_store(input, actual.layer, paged.batch);
         for (int t = 0; t < paged.batch.num_tokens; ++t) {
           const std::int32_t slot = paged.batch.slot_mapping.data_as<std::int32_t>()[t];
           const std::int64_t block = slot / shape.block_size, offset = slot % shape.block_size;
