@@ -1,13 +1,12 @@
 #include "base/tensor.h"
 
 #include <algorithm>
-#include <span>
 
 #include "base/error.h"
 
 namespace quire {
 
-Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape, DeviceKind device)
+Tensor::Tensor(void* data, DType dtype, std::span<const std::int64_t> shape, DeviceKind device)
     : data_(data), dtype_(dtype), device_(device), num_dims_(static_cast<int>(shape.size())) {
   QUIRE_CHECK(num_dims_ <= kMaxDims);
   std::ranges::copy(shape, shape_.begin());
@@ -21,7 +20,7 @@ Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shap
 
 std::int64_t Tensor::numel() const {
   std::int64_t n = 1;
-  for (int i = 0; i < num_dims_; ++i) n *= dim(i);
+  for (const std::int64_t dim : shape()) n *= dim;
   return n;
 }
 
@@ -51,8 +50,7 @@ Tensor Tensor::with_strides(std::initializer_list<std::int64_t> strides) const {
 }
 
 std::string Tensor::describe() const {
-  const auto dims = std::span(shape_).first(static_cast<std::size_t>(num_dims_));
-  return format_text("{} [{}]", to_string(dtype_), join_text(dims, ", "));
+  return format_text("{} [{}]", to_string(dtype_), join_text(shape(), ", "));
 }
 
 }  // namespace quire

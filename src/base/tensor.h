@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "base/dtype.h"
@@ -20,8 +21,10 @@ class Tensor {
 
   Tensor() = default;
   // A contiguous tensor at `data`.
+  Tensor(void* data, DType dtype, std::span<const std::int64_t> shape, DeviceKind device = DeviceKind::kCpu);
   Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
-         DeviceKind device = DeviceKind::kCpu);
+         DeviceKind device = DeviceKind::kCpu)
+      : Tensor(data, dtype, std::span(shape.begin(), shape.size()), device) {}
 
   void* data() const { return data_; }
   template <typename T>
@@ -31,6 +34,7 @@ class Tensor {
   DType dtype() const { return dtype_; }
   DeviceKind device() const { return device_; }
   int num_dims() const { return num_dims_; }
+  std::span<const std::int64_t> shape() const { return std::span(shape_).first(num_dims_); }
   std::int64_t dim(int i) const { return shape_[i]; }
   std::int64_t stride(int i) const { return stride_[i]; }
   std::int64_t numel() const;

@@ -17,14 +17,6 @@ Tensor head_of(const Tensor& half, std::int64_t block, std::int64_t head) {
   return Tensor(data, half.dtype(), {half.dim(2), half.dim(3)}, half.device());
 }
 
-// A dense tensor of the same shape.
-Tensor tensor_like(const Tensor& t, void* data) {
-  if (t.num_dims() == 1) return Tensor(data, t.dtype(), {t.dim(0)});
-  if (t.num_dims() == 2) return Tensor(data, t.dtype(), {t.dim(0), t.dim(1)});
-  if (t.num_dims() == 3) return Tensor(data, t.dtype(), {t.dim(0), t.dim(1), t.dim(2)});
-  return Tensor(data, t.dtype(), {t.dim(0), t.dim(1), t.dim(2), t.dim(3)});
-}
-
 }  // namespace
 
 void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
@@ -55,7 +47,7 @@ Tensor HostCopies::read(const Tensor& tensor) {
                 backend_.name(), op_);
   }
   memory_.push_back(std::make_unique_for_overwrite<std::byte[]>(tensor.bytes()));
-  const Tensor copy = tensor_like(tensor, memory_.back().get());
+  const Tensor copy(memory_.back().get(), tensor.dtype(), tensor.shape());
   copy_pieces(backend_, copy, tensor);
   backend_.wait(backend_.record());
   return copy;

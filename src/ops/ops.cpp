@@ -1,5 +1,6 @@
 #include "ops/ops.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "base/error.h"
@@ -18,11 +19,9 @@ Result run(Backend& backend, const char* name, Result (Backend::*op)(Params...),
 // A tensor of this dtype and shape, on the backend's device, rows dense.
 void check(const Backend& backend, const Tensor& tensor, DType dtype,
            std::initializer_list<std::int64_t> shape, const char* what) {
-  bool fits = tensor.defined() && tensor.dtype() == dtype && tensor.device() == backend.device() &&
-              tensor.num_dims() == static_cast<int>(shape.size());
-  int i = 0;
-  for (const std::int64_t n : shape) fits = fits && tensor.dim(i++) == n;
-  QUIRE_CHECK(fits, "{} is {}", what, tensor.describe());
+  QUIRE_CHECK(tensor.defined() && tensor.dtype() == dtype && tensor.device() == backend.device() &&
+                  std::ranges::equal(tensor.shape(), shape),
+              "{} is {}", what, tensor.describe());
   QUIRE_CHECK(tensor.num_dims() == 0 || tensor.stride(tensor.num_dims() - 1) == 1, "{} has no dense rows",
               what);
 }

@@ -26,10 +26,7 @@ constexpr std::int64_t kSliceUnit = 64;
 constexpr std::int64_t kSentAtOnce = 4096;
 
 bool same_shape(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() || a.num_dims() != b.num_dims()) return false;
-  for (int i = 0; i < a.num_dims(); ++i)
-    if (a.dim(i) != b.dim(i)) return false;
-  return true;
+  return a.dtype() == b.dtype() && std::ranges::equal(a.shape(), b.shape());
 }
 
 bool in_memory(const Tensor& tensor) {
