@@ -307,8 +307,8 @@ class SpanAttention {
 
   template <typename C>
   HeadTile<C> next_of(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
-    if (head + 1 < span_.num_heads) return {job_.cache, tile, span_.first_head + head + 1};
-    if (next != nullptr) return {job_.cache, *next, span_.first_head};
+    if (head + 1 < span_.num_heads) return HeadTile<C>::of(job_.cache, tile, span_.first_head + head + 1);
+    if (next != nullptr) return HeadTile<C>::of(job_.cache, *next, span_.first_head);
     return {};
   }
 
@@ -321,9 +321,9 @@ class SpanAttention {
   void attend(std::int64_t head, const KeyTile& tile, const KeyTile* next) const {
     const std::int64_t kv_head = span_.first_head + head;
     if constexpr (!kOfCodes) {
-      attend(head, HeadTile<T>(job_.cache, tile, kv_head), next_of<T>(head, tile, next));
+      attend(head, HeadTile<T>::of(job_.cache, tile, kv_head), next_of<T>(head, tile, next));
     } else {
-      const HeadTile<std::uint8_t> codes(job_.cache, tile, kv_head);
+      const auto codes = HeadTile<std::uint8_t>::of(job_.cache, tile, kv_head);
       const auto next_codes = next_of<std::uint8_t>(head, tile, next);
       attend(head,
              job_.cache.code == CacheCode::kE4m3
@@ -376,7 +376,9 @@ class SpanAttention {
 };
 
 void attention(const AttentionJob& job, const AttentionSpan& span, float* memory) {
-  const AttentionScratch scratch(memory, span.num_heads * span.num_tokens * job.group, job.head_dim);
+  const AttentionScratch scratch = {.rows = span.num_heads * span.num_tokens * job.group,
+                                    .width = round_up(job.head_dim, kStep),
+                                    .queries = memory};
   dispatch(job.cache.dtype, [&]<typename E>() {
     if (job.cache.code == CacheCode::kNone)
       SpanAttention<E, false>(job, span, scratch).run();

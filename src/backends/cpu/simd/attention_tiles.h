@@ -21,29 +21,17 @@ struct PartialStep {
 
 // The scratch of one span. tile_*: a tile of codes as numbers of 16 bits [kKeyTile][width].
 struct AttentionScratch {
-  std::int64_t width;  // head_dim, rounded up to steps
-  float* queries;      // [rows][width]
-  float* sums;         // [rows][width]
-  float* scores;       // [rows][kKeyTile], then the weights
-  float* tops;         // [rows] largest score so far
-  float* totals;       // [rows] sum of the weights so far
-  float* tile_keys;
-  float* tile_values;
-  float* key_scales;  // [kKeyTile] of that tile
-  float* value_scales;
-
-  AttentionScratch(float* memory, std::int64_t rows, std::int64_t head_dim)
-      : width(round_up(head_dim, kStep)) {
-    queries = memory;
-    sums = queries + rows * width;
-    scores = sums + rows * width;
-    tops = scores + rows * kKeyTile;
-    totals = tops + rows;
-    key_scales = totals + rows;
-    value_scales = key_scales + kKeyTile;
-    tile_keys = value_scales + kKeyTile;
-    tile_values = tile_keys + kKeyTile * width / 2;
-  }
+  std::int64_t rows;
+  std::int64_t width;                      // head_dim, rounded up to steps
+  float* queries;                          // [rows][width]; the others lie behind it
+  float* sums = queries + rows * width;    // [rows][width]
+  float* scores = sums + rows * width;     // [rows][kKeyTile], then the weights
+  float* tops = scores + rows * kKeyTile;  // [rows] largest score so far
+  float* totals = tops + rows;             // [rows] sum of the weights so far
+  float* key_scales = totals + rows;       // [kKeyTile] of the tile of codes
+  float* value_scales = key_scales + kKeyTile;
+  float* tile_keys = value_scales + kKeyTile;
+  float* tile_values = tile_keys + kKeyTile * width / 2;
 };
 
 struct Range {
@@ -92,14 +80,12 @@ struct HeadTile {
   const float* value_scales = nullptr;
   std::int64_t width = 0;  // of rows that lie one behind the other; 0: where the cache has them
 
-  HeadTile() = default;
-  HeadTile(const CacheView& cache, const KeyTile& tile, std::int64_t kv_head)
-      : positions(&tile),
-        keys(static_cast<const T*>(cache.keys) + kv_head * cache.head_stride),
-        values(static_cast<const T*>(cache.values) + kv_head * cache.head_stride),
-        key_scales(cache.key_scales + kv_head * cache.scale_head_stride),
-        value_scales(cache.value_scales + kv_head * cache.scale_head_stride) {}
-
+  static HeadTile of(const CacheView& cache, const KeyTile& tile, std::int64_t kv_head) {
+    return {&tile, static_cast<const T*>(cache.keys) + kv_head * cache.head_stride,
+            static_cast<const T*>(cache.values) + kv_head * cache.head_stride,
+            cache.key_scales + kv_head * cache.scale_head_stride,
+            cache.value_scales + kv_head * cache.scale_head_stride};
+  }
   const T* key(std::int64_t j) const { return keys + row(j); }
   const T* value(std::int64_t j) const { return values + row(j); }
   explicit operator bool() const { return positions != nullptr; }
@@ -195,14 +181,7 @@ HeadTile<T> widened(const AttentionJob& job, const AttentionScratch& scratch,
   }
   widen_rows<kCode, kCodes>(tile.keys, *tile.positions, job.head_dim, keys);
   widen_rows<kCode, kCodes>(tile.values, *tile.positions, job.head_dim, values);
-  HeadTile<T> numbers;
-  numbers.positions = tile.positions;
-  numbers.keys = keys;
-  numbers.values = values;
-  numbers.key_scales = scratch.key_scales;
-  numbers.value_scales = scratch.value_scales;
-  numbers.width = scratch.width;
-  return numbers;
+  return {tile.positions, keys, values, scratch.key_scales, scratch.value_scales, scratch.width};
 }
 
 }  // namespace
