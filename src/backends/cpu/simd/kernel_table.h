@@ -4,16 +4,16 @@
 
 #include "backends/cpu/simd/attention.h"
 #include "backends/cpu/simd/causal_conv.h"
+#include "backends/cpu/simd/coded_matmul.h"
 #include "backends/cpu/simd/delta_rule.h"
 #include "backends/cpu/simd/elementwise.h"
-#include "backends/cpu/simd/matmul.h"
 #include "backends/cpu/simd/sampling.h"
 
 namespace quire::simd {
 namespace {
 
-constexpr Kernels make_kernels(decltype(Kernels::prepare_activations) prepare,
-                               decltype(Kernels::linear_panels) linear) {
+constexpr Kernels make_kernels(decltype(Kernels::prepare_activations) prepare = prepare_activations,
+                               decltype(Kernels::linear_panels) linear = linear_panels) {
   return {.scale_inputs = scale_inputs,
           .prepare_activations = prepare,
           .linear_panels = linear,

@@ -2,12 +2,11 @@
 
 #include "backends/cpu/simd/vec_avx512.h"
 //
-#include "backends/cpu/simd/coded_matmul.h"
 #include "backends/cpu/simd/kernel_table.h"
 
 namespace quire::simd {
 
-constinit const Kernels kAvx512Bf16Kernels = make_kernels(prepare_activations, linear_panels);
+constinit const Kernels kAvx512Bf16Kernels = make_kernels();
 
 }  // namespace quire::simd
 
