@@ -94,14 +94,6 @@ struct HeadTile {
   std::int64_t row(std::int64_t j) const { return width == 0 ? positions->rows[j] : j * width; }
 };
 
-// Brings some elements into the second cache. Inline, since GCC drops calls that do nothing else.
-template <typename T>
-[[gnu::always_inline]] inline void fetch(const T* p, std::int64_t n) {
-  const auto* bytes = reinterpret_cast<const char*>(p);
-  for (std::int64_t i = 0; i < n * static_cast<std::int64_t>(sizeof(T)); i += 64)
-    _mm_prefetch(bytes + i, _MM_HINT_T1);
-}
-
 // What codes become for queries of type T: float16, which is their bits at other places, or bfloat16 where
 // the processor multiplies pairs of it. Both hold every code's number. kCodes at a time.
 template <typename T>

@@ -43,12 +43,6 @@ struct Widened {
   static constexpr int kTallest = kTallestWidened;
 };
 
-// The next chunk is fetched in the order in which it lies; groups at once are not read in it. It goes to the
-// second cache, since the first one has fewer reads on their way than memory needs.
-[[gnu::always_inline]] inline void fetch(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
-}
-
 // The words of a step's rows, those of a row `stride` bytes apart.
 template <int kWords>
 [[gnu::always_inline]] inline void load_words(const std::byte* from, std::int64_t stride,
@@ -79,7 +73,8 @@ template <class Codes, int M, int NV, int kGroups>
   const std::byte* ahead = b + o.ahead;
   for (std::int64_t s = 0; s < steps; ++s) {
     if constexpr (!requires { typename Codes::Step; }) {
-      for (std::int64_t i = 0; i < kGroups * Codes::kWords * NV * kLanes * 4; i += 64) fetch(ahead + i);
+      // The next chunk, in the order in which it lies; groups at once are not read in it.
+      fetch(ahead, kGroups * Codes::kWords * NV * kLanes * 4);
       ahead += kGroups * o.stride;
     }
     for (int g = 0; g < kGroups; ++g) {
@@ -274,7 +269,7 @@ void multiply_panels_of(const LinearJob& job, std::int64_t begin, std::int64_t e
       const CodedChunk parts(layout, rows, columns);
       const std::int64_t groups = round_up(columns, layout.group) / layout.group;
       ChunkScales{layout, chunk, parts, rows, groups}.read_all(Codes::kScale, scales, minima);
-      for (std::int64_t i = parts.end; i < parts.end + parts.codes; i += 64) fetch(chunk + i);
+      fetch(chunk + parts.end, parts.codes);
       const std::int64_t steps = columns / Codes::kColumns;
       CodedOperands o = {.sums = scratch,
                          .a = job.activations + job.tokens * k * Codes::kActivations / Codes::kColumns,

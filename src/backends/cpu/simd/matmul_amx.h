@@ -317,7 +317,7 @@ template <int kWords>
 [[gnu::always_inline]] inline void fetch_words(const std::byte* from, std::int64_t stride,
                                                __m512i (&words)[kWords]) {
   constexpr std::int64_t kAhead = 8192;
-  for (int i = 0; i < kWords; ++i) fetch(from + i * stride + kAhead);
+  for (int i = 0; i < kWords; ++i) fetch(from + i * stride + kAhead, 1);
   load_words(from, stride, words);
 }
 
