@@ -168,11 +168,8 @@ void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights
     if (job.coded != nullptr && job.coded->input.code != InputFormat::Code::kNone)
       run(kernels_.scale_inputs, job, tokens, job.in_features);
     run(kernels_.prepare_activations, job, (job.padded + job.block - 1) / job.block, job.block * tokens);
-    split(simd::round_up(job.out_features, simd::kPanel) / simd::kPanel,
-          simd::kPanel * job.in_features * tokens, kProductsOfPart,
-          [&](std::int64_t begin, std::int64_t end, int thread) {
-            kernels_.linear_panels(job, begin, end, scratch(thread));
-          });
+    run(kernels_.linear_panels, job, simd::round_up(job.out_features, simd::kPanel) / simd::kPanel,
+        simd::kPanel * job.in_features * tokens, kProductsOfPart);
   }
 }
 
@@ -229,11 +226,8 @@ void SimdBackend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& inpu
                                   .key_dim = state.dim(2),
                                   .value_dim = state.dim(3),
                                   .states = states_of(state, batch)};
-  split(job.num_value_heads * batch.num_sequences,
-        job.key_dim * job.value_dim * batch.num_tokens / batch.num_sequences, kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int thread) {
-          kernels_.gated_delta_rule(job, begin, end, scratch(thread));
-        });
+  run(kernels_.gated_delta_rule, job, job.num_value_heads * batch.num_sequences,
+      job.key_dim * job.value_dim * batch.num_tokens / batch.num_sequences);
 }
 
 void SimdBackend::sigmoid_gate(const Tensor& out, const Tensor& x, const Tensor& gate, bool add) {
@@ -281,10 +275,7 @@ void SimdBackend::rotate_and_store(const AttentionInput& input, const KvCacheLay
                                        .positions = ints_of(batch.positions),
                                        .slots = ints_of(batch.slot_mapping)};
   if (scratch_floats_ == 0) reserve({});
-  split(batch.num_tokens, input.qkv.dim(1), kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int thread) {
-          kernels_.rotate_and_store(job, begin, end, scratch(thread));
-        });
+  run(kernels_.rotate_and_store, job, batch.num_tokens, input.qkv.dim(1));
 }
 
 std::shared_ptr<const AttentionPlan> SimdBackend::plan_attention(const AttentionBatch& batch,

@@ -64,12 +64,14 @@ class SimdBackend : public ReferenceBackend {
   // have less to do than `least`. work: of one of the n.
   template <typename Function>
   void split(std::int64_t n, std::int64_t work, std::int64_t least, const Function& function);
-  // Runs a kernel of an element-wise op on parts of [0, n).
-  template <typename Job>
-  void run(void (*kernel)(const Job&, std::int64_t, std::int64_t), const std::type_identity_t<Job>& job,
-           std::int64_t n, std::int64_t work) {
-    split(n, work, kElementsOfPart,
-          [&](std::int64_t begin, std::int64_t end, int) { kernel(job, begin, end); });
+  // Runs a kernel on parts of [0, n), with its thread's scratch where it wants some.
+  template <typename Job, typename... Scratch>
+  void run(void (*kernel)(const Job&, std::int64_t, std::int64_t, Scratch...),
+           const std::type_identity_t<Job>& job, std::int64_t n, std::int64_t work,
+           std::int64_t least = kElementsOfPart) {
+    split(n, work, least, [&](std::int64_t begin, std::int64_t end, [[maybe_unused]] int thread) {
+      kernel(job, begin, end, Scratch{scratch(thread)}...);
+    });
   }
   void grow(Buffer& buffer, std::size_t bytes);
   float* scratch(int thread) {
