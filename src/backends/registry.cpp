@@ -2,13 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <charconv>
 #include <filesystem>
 
 #include "backends/isa.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/module.h"
+#include "base/parse_number.h"
 #include "base/thread_pool.h"
 
 namespace quire {
@@ -84,12 +84,10 @@ class GpuModule {
 int device_index(std::string_view device) {
   constexpr std::string_view kPrefix = "cuda:";
   if (device == "cuda") return 0;
-  int index = -1;
-  const char* end = device.data() + device.size();
-  const auto parsed = std::from_chars(device.data() + kPrefix.size(), end, index);
-  if (!device.starts_with(kPrefix) || parsed.ec != std::errc() || parsed.ptr != end || index < 0)
-    fail("device \"{}\" is not known; use auto, cpu, cuda or cuda:N", device);
-  return index;
+  std::optional<int> index;
+  if (device.starts_with(kPrefix)) index = parse_number<int>(device.substr(kPrefix.size()));
+  if (index.value_or(-1) < 0) fail("device \"{}\" is not known; use auto, cpu, cuda or cuda:N", device);
+  return *index;
 }
 
 }  // namespace
