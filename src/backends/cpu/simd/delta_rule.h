@@ -38,7 +38,7 @@ template <typename T>
 template <typename T>
 void normalise(const T* x, std::int64_t n, float factor, float* out) {
   const F scale = Vec::set1(factor / __builtin_sqrtf(sum_lanes(sum_squares(x, n)) + 1e-6F));
-  map_values(x, n, out, [scale](F values) { return values * scale; });
+  map_values([scale](F values) { return values * scale; }, n, out, x);
 }
 
 template <typename T>
@@ -209,11 +209,10 @@ void gated_norm(const GatedNormJob& job, std::int64_t begin, std::int64_t end) {
       const T* gate = job.gate.row<const T>(row) + column;
       T* out = job.out.row<T>(row) + column;
       const F inverse = Vec::set1(inverse_rms(sum_squares(x, job.n), job.n, job.eps));
-      for (std::int64_t c = 0; c < job.n; c += kLanes) {
-        const int count = lanes_left(c, job.n);
-        const F normed = load_some(x + c, count) * inverse * load_some(job.weight + c, count);
-        store_some(out + c, normed * activated<Activation::kSilu>(load_some(gate + c, count)), count);
-      }
+      const auto gated = [inverse](F value, F weight, F by) {
+        return value * inverse * weight * activated<Activation::kSilu>(by);
+      };
+      map_values(gated, job.n, out, x, job.weight, gate);
     }
   });
 }

@@ -9,20 +9,6 @@ namespace {
   return 1.0F / __builtin_sqrtf(sum_lanes(squares) / static_cast<float>(n) + eps);
 }
 
-// x = sum_scale * (x + update_scale * update).
-void add_update(const NormJob& job, std::int64_t row) {
-  float* x = job.x.row<float>(row);
-  const F scale = Vec::set1(job.update_scale), sum_scale = Vec::set1(job.sum_scale);
-  dispatch(job.update.dtype, [&]<typename T>() {
-    const T* update = job.update.row<const T>(row);
-    for (std::int64_t i = 0; i < job.n; i += kLanes) {
-      const int count = lanes_left(i, job.n);
-      const F sum = Vec::fma(scale, load_some(update + i, count), load_some(x + i, count));
-      store_some(x + i, sum_scale * sum, count);
-    }
-  });
-}
-
 template <typename X>
 float mean(const X* x, std::int64_t n) {
   F sum = Vec::zero();
@@ -30,19 +16,28 @@ float mean(const X* x, std::int64_t n) {
   return sum_lanes(sum) / static_cast<float>(n);
 }
 
-// to[i] = function(from[i]), where they may be the same.
-template <typename From, typename To>
-[[gnu::always_inline]] inline void map_values(const From* from, std::int64_t n, To* to,
-                                              const auto& function) {
+// to[i] = function(from[i], ...), where they may be the same.
+template <typename Function, typename To, typename... From>
+[[gnu::always_inline]] inline void map_values(const Function& function, std::int64_t n, To* to,
+                                              const From*... from) {
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const int count = lanes_left(i, n);
-    store_some(to + i, function(load_some(from + i, count)), count);
+    store_some(to + i, function(load_some(from + i, count)...), count);
   }
 }
 
 template <typename From, typename To>
 void copy_values(const From* from, std::int64_t n, To* to) {
-  map_values(from, n, to, [](F x) { return x; });
+  map_values([](F x) { return x; }, n, to, from);
+}
+
+// x = sum_scale * (x + update_scale * update).
+void add_update(const NormJob& job, std::int64_t row) {
+  float* x = job.x.row<float>(row);
+  const F scale = Vec::set1(job.update_scale), sum_scale = Vec::set1(job.sum_scale);
+  const auto sum = [=](F update, F old) { return sum_scale * Vec::fma(scale, update, old); };
+  dispatch(job.update.dtype,
+           [&]<typename T>() { map_values(sum, job.n, x, job.update.row<const T>(row), x); });
 }
 
 // Lane by lane.
@@ -144,7 +139,7 @@ template <typename Function>
 void activate(const ActivationJob& job, std::int64_t begin, std::int64_t end) {
   dispatch(job.out.dtype, job.activation, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row)
-      map_values(job.x.row<const T>(row), job.n, job.out.row<T>(row), activated<kActivation>);
+      map_values(activated<kActivation>, job.n, job.out.row<T>(row), job.x.row<const T>(row));
   });
 }
 
@@ -152,12 +147,7 @@ void activate_gate(const ActivationJob& job, std::int64_t begin, std::int64_t en
   dispatch(job.out.dtype, job.activation, [&]<Activation kActivation, typename T>() {
     for (std::int64_t row = begin; row < end; ++row) {
       const T* gate = job.x.row<const T>(row);
-      T* out = job.out.row<T>(row);
-      for (std::int64_t i = 0; i < job.n; i += kLanes) {
-        const int count = lanes_left(i, job.n);
-        const F up = load_some(gate + job.n + i, count);
-        store_some(out + i, gated<kActivation>(load_some(gate + i, count), up), count);
-      }
+      map_values(gated<kActivation>, job.n, job.out.row<T>(row), gate, gate + job.n);
     }
   });
 }
@@ -165,18 +155,14 @@ void activate_gate(const ActivationJob& job, std::int64_t begin, std::int64_t en
 void cap(const CapJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     float* x = job.x.row<float>(row);
-    map_values(x, job.n, x, [&](F values) { return capped(values, job.cap); });
+    map_values([&](F values) { return capped(values, job.cap); }, job.n, x, x);
   }
 }
 
 void norm_head(const RotateAndStoreJob& job, const float* weight, float* head) {
   const F squares = sum_squares(head, job.head_dim);
   const F inverse = Vec::set1(inverse_rms(squares, job.head_dim, job.norm_eps));
-  for (std::int64_t i = 0; i < job.head_dim; i += kLanes) {
-    const int count = lanes_left(i, job.head_dim);
-    const F normed = load_some(head + i, count) * inverse;
-    store_some(head + i, normed * load_some(weight + i, count), count);
-  }
+  map_values([inverse](F x, F w) { return x * inverse * w; }, job.head_dim, head, head, weight);
 }
 
 void rotate_head(const RotateAndStoreJob& job, std::int64_t position, float* head) {
@@ -233,7 +219,7 @@ void prepare_head(const RotateAndStoreJob& job, const float* norm_weight, float 
   if (norm_weight != nullptr && !job.norm_after_rotary) norm_head(job, norm_weight, head);
   if (job.cos_sin.data != nullptr) rotate_head(job, position, head);
   if (norm_weight != nullptr && job.norm_after_rotary) norm_head(job, norm_weight, head);
-  map_values(head, job.head_dim, to, [factor = Vec::set1(scale)](F x) { return factor * x; });
+  map_values([factor = Vec::set1(scale)](F x) { return factor * x; }, job.head_dim, to, head);
 }
 
 // Keys and values of token t.
