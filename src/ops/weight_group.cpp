@@ -39,9 +39,11 @@ std::vector<std::int64_t> blocks_of_smaller(std::int64_t n, std::int64_t smaller
   return blocks;
 }
 
-// The block where it need not be cut at `place`, or the largest into which it can be divided.
-std::int64_t uncut(std::int64_t block, std::int64_t place, std::int64_t n) {
-  return block == LinearFormat::kWhole || place == n ? block : std::gcd(block, place);
+// The block (0: none) where it need not be cut at the places, or the largest into which it can be divided.
+std::int64_t uncut(std::int64_t block, std::initializer_list<std::int64_t> places, std::int64_t n) {
+  for (const std::int64_t place : places)
+    if (block != 0 && block != LinearFormat::kWhole && place != n) block = std::gcd(block, place);
+  return block;
 }
 
 // Most rows, or columns, of which `rows` are whole blocks.
@@ -237,8 +239,7 @@ WeightTensorPtr dequantized(WeightGroup group) {
 }
 
 WeightGroup slice_rows(WeightGroup group, std::int64_t begin, std::int64_t count) {
-  std::int64_t block_rows = uncut(group.format.block_rows, begin, group.rows);
-  block_rows = uncut(block_rows, begin + count, group.rows);
+  const std::int64_t block_rows = uncut(group.format.block_rows, {begin, begin + count}, group.rows);
   group = with_block_rows(std::move(group), block_rows);
   group.rows = count;
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
@@ -251,9 +252,7 @@ WeightGroup slice_cols(WeightGroup group, std::int64_t begin, std::int64_t count
   if (group.format.is_ordered)
     fail("tensor {}: its columns stand in an order of their own (desc_act), which cannot be cut among ranks",
          group.name());
-  const auto cut = [&](std::int64_t block) {
-    return block == 0 ? 0 : uncut(uncut(block, begin, group.cols), begin + count, group.cols);
-  };
+  const auto cut = [&](std::int64_t block) { return uncut(block, {begin, begin + count}, group.cols); };
   group = with_block_cols(std::move(group), cut(group.format.block_cols), cut(group.format.super_cols));
   group.cols = count;
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
@@ -268,7 +267,7 @@ WeightGroup transpose(WeightGroup group) {
 }
 
 WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) {
-  group = with_block_rows(std::move(group), uncut(group.format.block_rows, run_of(rows), group.rows));
+  group = with_block_rows(std::move(group), uncut(group.format.block_rows, {run_of(rows)}, group.rows));
   group.rows = std::ssize(rows);
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
     if (block.rows == LinearFormat::kWhole) return tensor;
@@ -280,9 +279,7 @@ WeightGroup pick_rows(WeightGroup group, const std::vector<std::int64_t>& rows) 
 
 WeightGroup pick_cols(WeightGroup group, const std::vector<std::int64_t>& cols) {
   QUIRE_CHECK(!group.format.is_ordered, "{}", group.name());
-  const auto cut = [&](std::int64_t block) {
-    return block == 0 ? 0 : uncut(block, run_of(cols), group.cols);
-  };
+  const auto cut = [&](std::int64_t block) { return uncut(block, {run_of(cols)}, group.cols); };
   group = with_block_cols(std::move(group), cut(group.format.block_cols), cut(group.format.super_cols));
   group.cols = std::ssize(cols);
   return changed(std::move(group), [&](WeightTensorPtr tensor, MatrixShape block) {
