@@ -35,8 +35,7 @@ std::vector<ExpertTokens> group_by_expert(const ExpertRouting& routing, int num_
 
 // One expert's `size` elements, where there are biases.
 Tensor bias_of(const Tensor& biases, std::size_t expert, std::int64_t size) {
-  if (!biases.defined()) return {};
-  return {biases.data_as<float>() + static_cast<std::int64_t>(expert) * size, DType::kF32, {size}};
+  return biases.defined() ? biases.rows(static_cast<std::int64_t>(expert) * size, size) : biases;
 }
 
 }  // namespace
@@ -84,10 +83,7 @@ void ReferenceBackend::experts(const Tensor& out, const Tensor& x, const ExpertW
       }
     });
   }
-  for (std::int64_t t = 0; t < x.dim(0); ++t) {
-    convert(DType::kF32, &expert_sums_[t * hidden], x.dtype(), out.rows(t, 1).data(),
-            static_cast<std::size_t>(hidden));
-  }
+  norm(out, Tensor(expert_sums_.data(), DType::kF32, {x.dim(0), hidden}), {});  // a copy
 }
 
 }  // namespace quire
