@@ -81,37 +81,6 @@ void check_conv(const Backend& backend, const Tensor& out, const Tensor& x, cons
   check(backend, state, DType::kF32, {state.dim(0), width - 1, channels}, "state");
 }
 
-void check_gated_norm(const Backend& backend, const Tensor& out, const Tensor& x, const Tensor& gate,
-                      const NormParams& params) {
-  check(backend, x, DType::kF32, {x.dim(0), x.dim(1)}, "x");
-  check(backend, out, out.dtype(), {x.dim(0), x.dim(1)}, "out");
-  check(backend, gate, out.dtype(), {x.dim(0), x.dim(1)}, "gate");
-  check(backend, params.weight, DType::kF32, {params.weight.dim(0)}, "weight");
-  QUIRE_CHECK(x.dim(1) % params.weight.dim(0) == 0 && !params.bias.defined(), "x is {}, weight is {}",
-              x.describe(), params.weight.describe());
-}
-
-void check_delta_rule(const Backend& backend, const Tensor& out, const DeltaRuleInput& input,
-                      const Tensor& state, const StateBatch& batch) {
-  const std::int64_t tokens = batch.num_tokens, heads = state.dim(1), key_dim = state.dim(2);
-  const std::int64_t values = heads * state.dim(3);
-  const DType dtype = input.qkv.dtype();
-  check_states(backend, state, batch);
-  QUIRE_CHECK(input.num_key_heads > 0 && heads % input.num_key_heads == 0 && key_dim <= kMaxDeltaKeyDim,
-              "state is {}, of {} key heads", state.describe(), input.num_key_heads);
-  check(backend, input.qkv, dtype, {tokens, 2 * input.num_key_heads * key_dim + values}, "qkv");
-  check(backend, out, DType::kF32, {tokens, values}, "out");
-  check(backend, input.rates, dtype, {tokens, 2 * heads}, "rates");
-  check(backend, input.a_log, DType::kF32, {heads}, "a_log");
-  check(backend, input.dt_bias, DType::kF32, {heads}, "dt_bias");
-  if (batch.num_chunks > 0)
-    check(backend, batch.long_spans, DType::kI32, {batch.long_spans.dim(0), 3}, "spans");
-  const DeltaRuleShape shape = {input.num_key_heads, static_cast<int>(heads), static_cast<int>(key_dim),
-                                static_cast<int>(state.dim(3))};
-  const auto bytes = static_cast<std::int64_t>(backend.delta_rule_workspace_bytes(shape, dtype));
-  if (bytes > 0) check(backend, input.workspace, DType::kU8, {bytes}, "workspace");
-}
-
 // logits [tokens, num_experts] and what becomes of them.
 void check_routing(const Backend& backend, const ExpertRouting& out, const Tensor& logits,
                    std::int64_t tokens, const RouterOptions& options) {
@@ -250,16 +219,28 @@ void sigmoid_gate(Backend& backend, const Tensor& out, const Tensor& x, const Te
 
 void gated_delta_net(Backend& backend, const Tensor& out, const Tensor& x, const DeltaNet& net,
                      const StateBatch& batch) {
-  const std::int64_t channels = net.mixed.dim(1), values = net.heads.dim(1), rates = 2 * net.state.dim(1);
-  check(backend, x, out.dtype(), {batch.num_tokens, channels + values + rates}, "x");
+  const DeltaRuleInput& rule = net.rule;
+  const std::int64_t tokens = batch.num_tokens, channels = net.mixed.dim(1);
+  const std::int64_t heads = net.state.dim(1), key_dim = net.state.dim(2), value_dim = net.state.dim(3);
+  const std::int64_t values = heads * value_dim;
+  check(backend, x, out.dtype(), {tokens, channels + values + 2 * heads}, "x");
+  check(backend, out, out.dtype(), {tokens, values}, "out");
   check_conv(backend, net.mixed, x.columns(0, channels), net.conv, net.conv_state, batch);
-  DeltaRuleInput rule = net.rule;
-  rule.qkv = net.mixed;
-  rule.rates = x.columns(channels + values, rates);
-  check_delta_rule(backend, net.heads, rule, net.state, batch);
-  check_gated_norm(backend, out, net.heads, x.columns(channels, values), net.norm);
-  QUIRE_CHECK(net.norm.weight.dim(0) == net.state.dim(3), "a norm of {}, heads of {}", net.norm.weight.dim(0),
-              net.state.dim(3));
+  check_states(backend, net.state, batch);
+  QUIRE_CHECK(rule.num_key_heads > 0 && heads % rule.num_key_heads == 0 && key_dim <= kMaxDeltaKeyDim,
+              "state is {}, of {} key heads", net.state.describe(), rule.num_key_heads);
+  check(backend, net.mixed, out.dtype(), {tokens, 2 * rule.num_key_heads * key_dim + values}, "mixed");
+  check(backend, net.heads, DType::kF32, {tokens, values}, "heads");
+  check(backend, rule.a_log, DType::kF32, {heads}, "a_log");
+  check(backend, rule.dt_bias, DType::kF32, {heads}, "dt_bias");
+  if (batch.num_chunks > 0)
+    check(backend, batch.long_spans, DType::kI32, {batch.long_spans.dim(0), 3}, "spans");
+  const DeltaRuleShape shape = {rule.num_key_heads, static_cast<int>(heads), static_cast<int>(key_dim),
+                                static_cast<int>(value_dim)};
+  const auto bytes = static_cast<std::int64_t>(backend.delta_rule_workspace_bytes(shape, out.dtype()));
+  if (bytes > 0) check(backend, rule.workspace, DType::kU8, {bytes}, "workspace");
+  check(backend, net.norm.weight, DType::kF32, {value_dim}, "weight");
+  QUIRE_CHECK(!net.norm.bias.defined(), "a norm with a bias");
   run(backend, "gated_delta_net", &Backend::gated_delta_net, out, x, net, batch);
 }
 
