@@ -52,14 +52,10 @@ template <typename X>
 }
 
 template <typename X>
-void copy_row(const NormJob& job, std::int64_t row) {
-  dispatch(job.out.dtype,
-           [&]<typename T>() { copy_values(job.x.row<const X>(row), job.n, job.out.row<T>(row)); });
-}
-
-template <typename X>
 void norm_row(const NormJob& job, std::int64_t row) {
   const X* x = job.x.row<const X>(row);
+  if (job.weight == nullptr)
+    return dispatch(job.out.dtype, [&]<typename T>() { copy_values(x, job.n, job.out.row<T>(row)); });
   const F center = Vec::set1(job.bias != nullptr ? mean(x, job.n) : 0);
   F squares = Vec::zero();
   for (std::int64_t i = 0; i < job.n; i += kLanes) {
@@ -83,8 +79,7 @@ void norm_row(const NormJob& job, std::int64_t row) {
 void norm(const NormJob& job, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row) {
     if (job.update.data != nullptr) add_update(job, row);
-    dispatch(job.x.dtype,
-             [&]<typename X>() { job.weight == nullptr ? copy_row<X>(job, row) : norm_row<X>(job, row); });
+    dispatch(job.x.dtype, [&]<typename X>() { norm_row<X>(job, row); });
   }
 }
 
