@@ -95,38 +95,6 @@ void check_routing(const Backend& backend, const ExpertRouting& out, const Tenso
   QUIRE_CHECK(options.sigmoid || (!bias.defined() && options.sum_offset == 0), "a bias of a softmax");
 }
 
-void check_self_attention(const Backend& backend, const Tensor& out, const AttentionInput& input,
-                          const KvCacheLayer& cache, const AttentionBatch& batch,
-                          const AttentionScores& scores) {
-  check_batch(backend, batch);
-  const std::int64_t width =
-      (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
-  check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
-  check(backend, out, input.qkv.dtype(), {batch.num_tokens, input.queries().dim(1)}, "out");
-  check_cache(backend, cache, input.qkv.dtype());
-  const std::int64_t kv_heads = cache.keys.dim(1);
-  const bool stores = input.num_kv_heads > 0;
-  QUIRE_CHECK((!stores || kv_heads == input.num_kv_heads) && input.num_heads % kv_heads == 0 &&
-                  cache.keys.dim(3) == input.head_dim,
-              "{} heads, keys are {}", input.num_heads, cache.keys.describe());
-  check_optional(backend, input.q_norm, input.head_dim, "q_norm");
-  check_optional(backend, input.k_norm, input.head_dim, "k_norm");
-  check_optional(backend, input.v_norm, input.head_dim, "v_norm");
-  if (const Tensor& table = input.cos_sin; table.defined()) {
-    check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
-    QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
-    QUIRE_CHECK(batch.max_seq_len <= table.dim(0), "{} positions in a table of {}", batch.max_seq_len,
-                table.dim(0));
-  }
-  if (const Tensor& scale = input.q_scale; scale.defined()) {
-    check(backend, scale, DType::kF32, {scale.dim(0)}, "q_scale");
-    QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
-                scale.dim(0));
-  }
-  check_optional(backend, scores.alibi_slopes, input.num_heads, "alibi_slopes");
-  check_optional(backend, scores.sinks, input.num_heads, "sinks");
-}
-
 }  // namespace
 
 void linear(Backend& backend, const Tensor& out, const Tensor& x, const LinearWeights& weights,
@@ -178,7 +146,33 @@ std::shared_ptr<const AttentionPlan> plan_attention(Backend& backend, const Atte
 
 void self_attention(Backend& backend, const Tensor& out, const AttentionInput& input,
                     const KvCacheLayer& cache, const AttentionBatch& batch, const AttentionScores& scores) {
-  check_self_attention(backend, out, input, cache, batch, scores);
+  check_batch(backend, batch);
+  const std::int64_t width =
+      (std::int64_t{input.num_heads} + 2 * std::int64_t{input.num_kv_heads}) * input.head_dim;
+  check(backend, input.qkv, input.qkv.dtype(), {batch.num_tokens, width}, "qkv");
+  check(backend, out, input.qkv.dtype(), {batch.num_tokens, input.queries().dim(1)}, "out");
+  check_cache(backend, cache, input.qkv.dtype());
+  const std::int64_t kv_heads = cache.keys.dim(1);
+  const bool stores = input.num_kv_heads > 0;
+  QUIRE_CHECK((!stores || kv_heads == input.num_kv_heads) && input.num_heads % kv_heads == 0 &&
+                  cache.keys.dim(3) == input.head_dim,
+              "{} heads, keys are {}", input.num_heads, cache.keys.describe());
+  check_optional(backend, input.q_norm, input.head_dim, "q_norm");
+  check_optional(backend, input.k_norm, input.head_dim, "k_norm");
+  check_optional(backend, input.v_norm, input.head_dim, "v_norm");
+  if (const Tensor& table = input.cos_sin; table.defined()) {
+    check(backend, table, DType::kF32, {table.dim(0), table.dim(1)}, "cos_sin");
+    QUIRE_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= input.head_dim, "cos_sin is {}", table.describe());
+    QUIRE_CHECK(batch.max_seq_len <= table.dim(0), "{} positions in a table of {}", batch.max_seq_len,
+                table.dim(0));
+  }
+  if (const Tensor& scale = input.q_scale; scale.defined()) {
+    check(backend, scale, DType::kF32, {scale.dim(0)}, "q_scale");
+    QUIRE_CHECK(batch.max_seq_len <= scale.dim(0), "{} positions, {} scales", batch.max_seq_len,
+                scale.dim(0));
+  }
+  check_optional(backend, scores.alibi_slopes, input.num_heads, "alibi_slopes");
+  check_optional(backend, scores.sinks, input.num_heads, "sinks");
   run(backend, "self_attention", &Backend::self_attention, out, input, cache, batch, scores);
 }
 
