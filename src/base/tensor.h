@@ -42,6 +42,8 @@ class Tensor {
   bool contiguous() const;
   bool defined() const { return data_ != nullptr; }
 
+  // Elements [begin, begin + count) of dimension d.
+  Tensor part(int d, std::int64_t begin, std::int64_t count) const;
   // Rows [begin, begin + count) of the first dimension.
   Tensor rows(std::int64_t begin, std::int64_t count) const { return part(0, begin, count); }
   // Columns [begin, begin + count) of the last dimension; the result may be strided.
@@ -52,8 +54,6 @@ class Tensor {
   std::string describe() const;  // "bfloat16 [3, 64]"
 
  private:
-  Tensor part(int d, std::int64_t begin, std::int64_t count) const;
-
   void* data_ = nullptr;
   std::array<std::int64_t, kMaxDims> shape_{};
   std::array<std::int64_t, kMaxDims> stride_{};

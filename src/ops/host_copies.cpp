@@ -7,17 +7,6 @@
 #include "base/log.h"
 
 namespace quire {
-namespace {
-
-// [block_size, head_dim] of a part of a cache.
-Tensor head_of(const Tensor& half, std::int64_t block, std::int64_t head) {
-  auto* data =
-      half.data_as<std::byte>() +
-      static_cast<std::size_t>(block * half.stride(0) + head * half.stride(1)) * size_of(half.dtype());
-  return Tensor(data, half.dtype(), {half.dim(2), half.dim(3)}, half.device());
-}
-
-}  // namespace
 
 void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
   if (to.contiguous() && from.contiguous()) return device.copy(to, from);
@@ -28,7 +17,7 @@ void copy_pieces(Device& device, const Tensor& to, const Tensor& from) {
   for (std::int64_t i = 0; i < to.dim(0); ++i) {
     if (to.num_dims() < 4) device.copy(to.rows(i, 1), from.rows(i, 1));
     for (std::int64_t head = 0; to.num_dims() == 4 && head < to.dim(1); ++head)
-      device.copy(head_of(to, i, head), head_of(from, i, head));
+      device.copy(to.rows(i, 1).part(1, head, 1), from.rows(i, 1).part(1, head, 1));
   }
 }
 

@@ -232,13 +232,9 @@ void Backend::update_block_tables(const Tensor& tables, const Tensor& entries) {
 void Backend::copy_blocks(const Tensor& to, const Tensor& from, const Tensor& pairs) {
   HostCopies host(*this, "copy_blocks");
   const auto* pair = host.read(pairs).data_as<const std::int32_t>();
-  const auto slot_of = [](const Tensor& blocks, std::int64_t slot, std::int64_t block) {
-    return Tensor(blocks.data_as<std::byte>() + slot * blocks.stride(0) + block * blocks.stride(1),
-                  DType::kU8, {blocks.dim(2)}, blocks.device());
-  };
   for (std::int64_t i = 0; i < pairs.dim(0); ++i, pair += 2) {
     for (std::int64_t slot = 0; slot < to.dim(0); ++slot)
-      copy(slot_of(to, slot, pair[1]), slot_of(from, slot, pair[0]));
+      copy(to.rows(slot, 1).part(1, pair[1], 1), from.rows(slot, 1).part(1, pair[0], 1));
   }
 }
 
