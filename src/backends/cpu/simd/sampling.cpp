@@ -61,26 +61,24 @@ void SimdBackend::sample(const Tensor& tokens, const Tensor& last_tokens, const 
     for (std::vector<std::int32_t>& ids : survivors_) ids.reserve(vocab);  // no thread may fail
     break;
   }
-  split(batch.num_rows, 1, 1, [&](std::int64_t first, std::int64_t last, int thread) {
-    for (std::int64_t r = first; r < last; ++r) {
-      const SampledRow row(batch, r);
-      Piece best = pieces_[r * pieces];
-      for (std::int64_t i = 1; i < pieces; ++i) {
-        const Piece& piece = pieces_[r * pieces + i];
-        take_better(best.top, piece.top);
-        take_better(best.winner, piece.winner);
-      }
-      std::int64_t token = best.top.id;
-      if (!std::isfinite(best.top.score)) {
-        token = kInvalidLogits;
-      } else if (row.filters() && row.temperature > 0.0F) {
-        token = row.draw({row_at(r), static_cast<std::size_t>(vocab)}, best.top.score, survivors_[thread]);
-      } else if (row.temperature > 0.0F) {
-        token = best.winner.id;
-      }
-      tokens.data_as<std::int32_t>()[r] = static_cast<std::int32_t>(token);
-      last_tokens.data_as<std::int32_t>()[row.seat] = static_cast<std::int32_t>(token);
+  pool_.run(batch.num_rows, [&](int r, int thread) {
+    const SampledRow row(batch, r);
+    Piece best = pieces_[r * pieces];
+    for (std::int64_t i = 1; i < pieces; ++i) {
+      const Piece& piece = pieces_[r * pieces + i];
+      take_better(best.top, piece.top);
+      take_better(best.winner, piece.winner);
     }
+    std::int64_t token = best.top.id;
+    if (!std::isfinite(best.top.score)) {
+      token = kInvalidLogits;
+    } else if (row.filters() && row.temperature > 0.0F) {
+      token = row.draw({row_at(r), static_cast<std::size_t>(vocab)}, best.top.score, survivors_[thread]);
+    } else if (row.temperature > 0.0F) {
+      token = best.winner.id;
+    }
+    tokens.data_as<std::int32_t>()[r] = static_cast<std::int32_t>(token);
+    last_tokens.data_as<std::int32_t>()[row.seat] = static_cast<std::int32_t>(token);
   });
 }
 
