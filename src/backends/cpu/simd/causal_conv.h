@@ -42,6 +42,8 @@ void convolve(const ConvJob& job, std::int64_t s, std::int64_t begin, std::int64
 }
 
 void causal_conv(const ConvJob& job, std::int64_t begin, std::int64_t end) {
+  begin *= kConvChannels;
+  end = smaller(end * kConvChannels, job.channels);
   dispatch(job.x.dtype, job.activation, [&]<Activation kActivation, typename T>() {
     for (std::int64_t s = 0; s < job.states.num_sequences; ++s)
       if (job.states.to[s] >= 0) convolve<kActivation, T>(job, s, begin, end);

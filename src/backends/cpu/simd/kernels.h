@@ -348,7 +348,7 @@ struct Kernels {
   void (*norm)(const NormJob& job, std::int64_t begin, std::int64_t end);
   void (*activate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
   void (*activate_gate)(const ActivationJob& job, std::int64_t begin, std::int64_t end);
-  // Channels [begin, end); begin is a multiple of kConvChannels, and end one or the last.
+  // Runs [begin, end) of kConvChannels channels; the last one has those that are left.
   void (*causal_conv)(const ConvJob& job, std::int64_t begin, std::int64_t end);
   // Heads [begin, end) of all sequences, a head's sequences one after the other.
   void (*gated_delta_rule)(const DeltaRuleJob& job, std::int64_t begin, std::int64_t end, float* scratch);

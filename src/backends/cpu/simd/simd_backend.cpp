@@ -205,11 +205,7 @@ void SimdBackend::causal_conv(const Tensor& out, const Tensor& x, const ConvPara
                              .channels = x.dim(1),
                              .states = states_of(state, batch)};
   const std::int64_t parts = (job.channels + simd::kConvChannels - 1) / simd::kConvChannels;
-  split(parts, simd::kConvChannels * batch.num_tokens, kElementsOfPart,
-        [&](std::int64_t begin, std::int64_t end, int) {
-          kernels_.causal_conv(job, begin * simd::kConvChannels,
-                               std::min(end * simd::kConvChannels, job.channels));
-        });
+  run(kernels_.causal_conv, job, parts, simd::kConvChannels * batch.num_tokens);
 }
 
 void SimdBackend::gated_delta_rule(const Tensor& out, const DeltaRuleInput& input, const Tensor& state,
