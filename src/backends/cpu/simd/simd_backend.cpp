@@ -71,26 +71,6 @@ simd::ActivationJob activation_job(const Tensor& out, const Tensor& x, Activatio
   return {activation, rows_of(out), rows_of(x), out.dim(1)};
 }
 
-// What a product's job knows of its weights.
-simd::LinearJob linear_job(const LinearWeights& weights, std::int64_t tokens) {
-  simd::LinearJob job = {};
-  job.out_features = weights.out_features();
-  job.in_features = weights.in_features();
-  job.tokens = tokens;
-  const auto& panels = dynamic_cast<const PanelWeights&>(weights);
-  job.weights = panels.data();
-  job.dtype = panels.dtype();
-  if (const auto* coded = dynamic_cast<const PackedCodes*>(&panels)) {
-    job.coded = &coded->layout();
-    job.padded = coded->padded();
-    job.block = coded->layout().span;
-  } else {
-    job.padded = simd::round_up(job.in_features, 2);
-    job.block = simd::block_depth(tokens);
-  }
-  return job;
-}
-
 std::size_t activation_bytes(std::int64_t in_features) {
   return simd::activation_floats(in_features) * sizeof(float);
 }
@@ -158,13 +138,23 @@ std::unique_ptr<LinearWeights> SimdBackend::make_linear(std::span<const WeightGr
 void SimdBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,
                          const Tensor& bias) {
   if (activations_.bytes() < activation_bytes(widest_) || scratch_floats_ == 0) reserve({});
+  const auto& panels = dynamic_cast<const PanelWeights&>(weights);
+  const auto* coded = dynamic_cast<const PackedCodes*>(&panels);
   for (std::int64_t first = 0; first < x.dim(0); first += simd::kMaxPassTokens) {
     const std::int64_t tokens = std::min(simd::kMaxPassTokens, x.dim(0) - first);
-    simd::LinearJob job = linear_job(weights, tokens);
-    job.x = rows_of(x.rows(first, tokens));
-    job.out = rows_of(out.rows(first, tokens));
-    job.bias = floats_or_null(bias);
-    job.activations = static_cast<float*>(activations_.data());
+    const simd::LinearJob job = {
+        .weights = panels.data(),
+        .dtype = panels.dtype(),
+        .out_features = weights.out_features(),
+        .in_features = weights.in_features(),
+        .tokens = tokens,
+        .x = rows_of(x.rows(first, tokens)),
+        .out = rows_of(out.rows(first, tokens)),
+        .bias = floats_or_null(bias),
+        .activations = static_cast<float*>(activations_.data()),
+        .coded = coded == nullptr ? nullptr : &coded->layout(),
+        .padded = coded == nullptr ? simd::round_up(weights.in_features(), 2) : coded->padded(),
+        .block = coded == nullptr ? simd::block_depth(tokens) : coded->layout().span};
     if (job.coded != nullptr && job.coded->input.code != InputFormat::Code::kNone)
       run(kernels_.scale_inputs, job, tokens, job.in_features);
     run(kernels_.prepare_activations, job, (job.padded + job.block - 1) / job.block, job.block * tokens);
