@@ -34,13 +34,10 @@ void Backend::norm(const Tensor& out, const Tensor& x, const NormParams& params)
   const Tensor from = host.read(x), to = host.update(out);
   const NormParams near = {host.read(params.weight), host.read(params.bias), params.eps};
   dispatch_float(out.dtype(), [&]<typename Out>() {
-    for (std::int64_t t = 0; t < x.dim(0); ++t) {
-      if (x.dtype() == DType::kF32) {
-        norm_row(row<Out>(to, t), row<const float>(from, t), x.dim(1), near);
-      } else {
-        norm_row(row<Out>(to, t), row<const Out>(from, t), x.dim(1), near);
-      }
-    }
+    dispatch_float(x.dtype(), [&]<typename In>() {
+      for (std::int64_t t = 0; t < x.dim(0); ++t)
+        norm_row(row<Out>(to, t), row<const In>(from, t), x.dim(1), near);
+    });
   });
 }
 
