@@ -103,7 +103,7 @@ def _call_long(name: str, argument: dict[str, Any], progress: Callable[[int, int
 
     def tell(done: int, total: int) -> int:
         try:
-            if not raised:
+            if total and not raised:
                 progress(done, total)
         except BaseException as error:
             raised.append(error)

@@ -26,7 +26,7 @@ struct QuireText {
 struct QuireEngine;
 struct QuireChannel;
 
-// Bytes of a download; any thread may call it; not 0: give up.
+// Bytes of a download, or 0 of 0; any thread may call it; not 0: give up.
 using QuireProgress = int (*)(std::uint64_t done, std::uint64_t total);
 
 void quire_free_text(QuireText* text);
@@ -34,7 +34,7 @@ void quire_free_text(QuireText* text);
 // source: {"model", "revision", "offline", "with_weights"}. out: a directory or file.
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out);
 
-// config: json_input.h's, and "hf_overrides", empty or find_classifier's. stopped: its numbers are 0.
+// config: json_input.h's, and "hf_overrides", empty or find_classifier's. stopped: is called with 0 of 0.
 int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped, QuireEngine** engine,
                      QuireText* out);
 void quire_engine_free(QuireEngine* engine);  // aborts what is unfinished

@@ -8,7 +8,7 @@
 
 namespace quire::python {
 
-// Bytes of the files under way; true: give up.
+// Bytes of the files under way, or 0 of 0, some times a second; true: give up.
 using DownloadProgress = std::function<bool(std::uint64_t done, std::uint64_t total)>;
 
 // Of what quire_find_model takes: the directory or file of a hub id, downloaded where it is not in the cache;

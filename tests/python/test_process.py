@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -135,6 +136,21 @@ def test_a_keyboard_interrupt_ends_the_loading_of_a_model(llm, tmp_path, ranks):
         print(len(llm.generate("a", SamplingParams(max_tokens=1), use_tqdm=False)))
         """)
     assert done.stdout.split() == ["stopped", "True", "True", "1"], done.stderr
+
+
+def test_a_keyboard_interrupt_ends_the_wait_for_a_hub_that_is_silent(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:%d" % silent.getsockname()[1])
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        done = run_script("""
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            begin = time.monotonic()
+            try:
+                LLM("org/name")
+            except KeyboardInterrupt:
+                print("stopped", time.monotonic() - begin < 5)
+            """)
+    assert done.stdout.split() == ["stopped", "True"], done.stderr
 
 
 def test_a_forked_child_is_told_and_may_have_an_engine_of_its_own():

@@ -9,10 +9,7 @@ std::string find_model(const OrderedJson& source, const DownloadProgress& progre
   if (!is_hub_model(name)) return name;
   const HubModel model = parse_hub_model(name, source.at("revision"), source.at("with_weights"));
   const HubSettings settings = hub_settings_from_environment(source.at("offline"));
-  bool stopped = false;
-  const DownloadHooks hooks{
-      .on_progress = [&](std::uint64_t done, std::uint64_t total) { stopped = progress(done, total); },
-      .stopped = [&] { return stopped; }};
+  const DownloadHooks hooks{.on_progress = progress, .stopped = [&] { return progress(0, 0); }};
   return find_hub_model(settings, model, hooks).string();
 }
 
