@@ -35,15 +35,18 @@ class _Server:
     """`quire serve` on a free port of this machine, which ends with this process."""
 
     def __init__(self, flags: list[str]) -> None:
-        if any(flag.partition("=")[0].replace("_", "-") == "--api-key" for flag in flags):
-            raise BatchError("--api-key is not for a batch: its server has a key of its own")
+        for flag in flags:
+            name = flag.partition("=")[0].replace("_", "-")
+            if name in ("--api-key", "--ssl-certfile"):
+                raise BatchError(f"{name} is not for a batch: its server has a key of its own, and no TLS")
         key = secrets.token_hex(32)
         self.headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         prctl = ctypes.CDLL(None).prctl
         self.process = subprocess.Popen(
-            [str(program()), "serve", "--host", "127.0.0.1", "--port", "0", *flags], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            env={**os.environ, "QUIRE_API_KEY": key},
+            # Whatever a --config has: what stands here stays.
+            [str(program()), "serve", "--host", "127.0.0.1", "--port", "0", "--ssl-certfile", "", *flags],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, env={**os.environ, "QUIRE_API_KEY": key},
             preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
         self.address = ""
         assert self.process.stderr is not None

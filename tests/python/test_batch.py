@@ -102,9 +102,18 @@ def test_the_server_of_a_batch_has_a_key_of_its_own(tmp_path, monkeypatch):
     write(source, [chat("a")])
     done = run(source, target)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr  # nor is its access log shown
-    for flags in (["--api-key", "k"], ["--api_key=k"]):
-        done = run(source, tmp_path / "new.jsonl", *flags)
-        assert done.returncode == 2 and done.stderr.startswith("quire: --api-key") and done.stderr.count("\n") == 1
+    for flag in ("--api-key", "--ssl-certfile"):
+        for flags in ([flag, "k"], ["--" + flag[2:].replace("-", "_") + "=k"]):
+            done = run(source, tmp_path / "new.jsonl", *flags)
+            assert done.returncode == 2 and done.stderr.startswith("quire: " + flag) and done.stderr.count("\n") == 1
+
+
+def test_a_batch_may_have_the_configuration_of_a_server_with_keys_and_tls(tmp_path):
+    source, target, config = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "serve.yaml"
+    write(source, [chat("a")])
+    config.write_text("host: 0.0.0.0\nport: 8000\napi-key: k\nssl-certfile: no/such.pem\nssl-keyfile: no/such.pem\n")
+    done = run(source, target, "--config", str(config))
+    assert (done.returncode, done.stderr) == (0, "1 answered, 0 with an error, 0 from an earlier run\n")
 
 
 def test_why_a_server_stops_is_shown_where_it_was_not_asked_to(capsys):
