@@ -161,6 +161,17 @@ const Tokenizer& Engine::tokenizer() const {
   return *setup_.model.tokenizer;
 }
 
+std::optional<CheckpointChatTemplate> Engine::find_chat_template(std::string& why_none) const {
+  try {
+    why_none = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
+                           model_directory().string());
+    return load_chat_template();
+  } catch (const Error& e) {
+    why_none = e.what();
+    return std::nullopt;
+  }
+}
+
 SamplingContext Engine::sampling_context() const {
   return {.vocab_size = config_.spec.vocab_size,
           .max_logprobs = config_.max_logprobs,

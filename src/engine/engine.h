@@ -84,6 +84,8 @@ class Engine {
     const ChatTemplate* given = given_.chat_template ? &*given_.chat_template : nullptr;
     return files.load_chat_template ? files.load_chat_template(given) : std::nullopt;
   }
+  // The same, with what is to be said where there is none, or a broken one.
+  std::optional<CheckpointChatTemplate> find_chat_template(std::string& why_none) const;
   const std::string& model_name() const { return setup_.model.name; }  // as ModelFiles'
   const std::filesystem::path& model_directory() const { return setup_.model.directory; }
   const std::vector<StartupPhase>& startup() const { return startup_; }  // in order

@@ -102,21 +102,11 @@ void show_progress(const EngineStats& start, const EngineStats& now, std::size_t
 }  // namespace
 
 struct LLM::Impl {
-  explicit Impl(const EngineConfig& config) : engine(config) {
-    try {
-      chat_template = engine.load_chat_template();
-      if (!chat_template) {
-        template_error = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
-                                     engine.model_directory().string());
-      }
-    } catch (const Error& e) {
-      template_error = e.what();
-    }
-  }
+  explicit Impl(const EngineConfig& config) : engine(config) {}
 
   Engine engine;
-  std::optional<CheckpointChatTemplate> chat_template;
-  std::string template_error;  // why there is none: the error of whoever needs it
+  std::string why_no_template;  // the error of whoever needs one
+  std::optional<CheckpointChatTemplate> chat_template = engine.find_chat_template(why_no_template);
 };
 
 LLM::LLM(const EngineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
@@ -180,7 +170,7 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
 }
 
 std::vector<std::int32_t> LLM::apply_chat_template(const std::vector<ChatMessage>& messages) const {
-  if (!impl_->chat_template) throw Error(impl_->template_error);
+  if (!impl_->chat_template) throw Error(impl_->why_no_template);
   OrderedJson context;
   context["messages"] = OrderedJson::array();
   for (const ChatMessage& message : messages)

@@ -19,22 +19,13 @@ using namespace quire;
 struct QuireEngine {
   // hf_overrides: find_classifier's.
   QuireEngine(const EngineConfig& config, const std::string& hf_overrides)
-      : engine(std::make_shared<Engine>(config)) {
-    try {
-      chat_template = engine->load_chat_template();
-      if (!chat_template)
-        why_no_template = format_text("{}: no chat template in chat_template.jinja or tokenizer_config.json",
-                                      engine->model_directory().string());
-    } catch (const Error& e) {
-      why_no_template = e.what();
-    }
-    classifier = find_classifier(*engine, hf_overrides, chat_template ? &*chat_template : nullptr);
-  }
+      : engine(std::make_shared<Engine>(config)),
+        classifier(find_classifier(*engine, hf_overrides, chat_template ? &*chat_template : nullptr)) {}
 
   const std::shared_ptr<Engine> engine;
-  std::optional<CheckpointChatTemplate> chat_template;
   std::string why_no_template;
-  std::optional<Classifier> classifier;
+  const std::optional<CheckpointChatTemplate> chat_template = engine->find_chat_template(why_no_template);
+  const std::optional<Classifier> classifier;
 };
 
 struct QuireChannel {
