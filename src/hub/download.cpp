@@ -76,8 +76,8 @@ class Download {
     }
     model_.gguf.empty() ? complete(revision) : complete_gguf(revision);
     // A whole copy stays what an offline start finds, until the new one is whole too.
-    if (model_.parts == ModelParts::kAll || !model_.gguf.empty() || !cached ||
-        cache_.missing_file(*cached, ModelParts::kAll))
+    if (model_.with_weights || !model_.gguf.empty() || !cached ||
+        cache_.missing_file(*cached, /*with_weights=*/true))
       cache_.set_commit(model_.revision, revision.commit);
     return found(revision.commit);
   }
@@ -86,7 +86,7 @@ class Download {
   using Task = std::function<void(HubClient& client, std::size_t index)>;
 
   bool is_whole(const std::string& commit) const {
-    return model_.gguf.empty() ? !cache_.missing_file(commit, model_.parts)
+    return model_.gguf.empty() ? !cache_.missing_file(commit, model_.with_weights)
                                : !cache_.find_gguf(commit, model_.gguf).empty();
   }
 
@@ -113,7 +113,7 @@ class Download {
 
   [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const {
     const auto missing = !commit               ? std::nullopt
-                         : model_.gguf.empty() ? cache_.missing_file(*commit, model_.parts)
+                         : model_.gguf.empty() ? cache_.missing_file(*commit, model_.with_weights)
                                                : std::optional(model_.gguf);
     if (commit && fs::exists(cache_.snapshot(*commit)))
       fail("{}: no {} in {}, and nothing is downloaded offline", model_.id, *missing,
@@ -138,12 +138,11 @@ class Download {
     std::vector<std::string> names = text_files(revision.files);
     const bool has_weights = contains(revision.files, kWeightFile);
     const bool has_index = !has_weights && contains(revision.files, kIndexFile);
-    const bool all = model_.parts == ModelParts::kAll;
-    if (!contains(names, kConfigFile) || (all && !has_weights && !has_index))
+    if (!contains(names, kConfigFile) || (model_.with_weights && !has_weights && !has_index))
       fail_incomplete(model_.id, revision.files);
     std::stable_partition(names.begin(), names.end(), [](const auto& name) { return name != kConfigFile; });
     link(commit, fetch(commit, names));
-    if (!all) return;
+    if (!model_.with_weights) return;
     const std::vector<Item> index = fetch(commit, std::vector<std::string>(has_index ? 1 : 0, kIndexFile));
     link(commit, fetch(commit, weight_files(revision, index)));
     link(commit, index);
@@ -274,8 +273,8 @@ HubModel parse_hub_model(const std::string& name, std::string revision, bool wit
   const std::size_t colon = std::min(name.find(':'), name.size());
   if (colon + 1 == name.size())
     fail("{}: behind the colon comes a GGUF file of it, or a quantisation such as Q4_K_M", name);
-  const ModelParts parts = with_weights ? ModelParts::kAll : ModelParts::kText;
-  return {name.substr(0, colon), std::move(revision), parts, name.substr(std::min(colon + 1, name.size()))};
+  return {name.substr(0, colon), std::move(revision), with_weights,
+          name.substr(std::min(colon + 1, name.size()))};
 }
 
 fs::path find_hub_model(const HubSettings& settings, const HubModel& model, const DownloadHooks& hooks) {

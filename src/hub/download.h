@@ -5,16 +5,14 @@
 #include <functional>
 #include <string>
 
-#include "hub/hub_cache.h"
 #include "hub/hub_settings.h"
-#include "hub/partial_file.h"
 
 namespace quire {
 
 struct HubModel {
   std::string id;
   std::string revision = "main";  // a branch, a tag or a commit
-  ModelParts parts = ModelParts::kAll;
+  bool with_weights = true;       // or configuration, tokenizer and chat templates alone
   std::string gguf = {};  // a GGUF file, or its quantisation, such as Q4_K_M: of the model nothing else
 };
 // Whether that is ORG/NAME, ORG/NAME:FILE or ORG/NAME:Q4_K_M: what exists on disk never is.

@@ -122,10 +122,10 @@ void HubCache::set_commit(const std::string& revision, const std::string& commit
   if (commit_of(revision) != commit) write_file(model_ / "refs" / revision, commit);
 }
 
-std::optional<std::string> HubCache::missing_file(const std::string& commit, ModelParts parts) const {
+std::optional<std::string> HubCache::missing_file(const std::string& commit, bool with_weights) const {
   if (!has(commit, kConfigFile)) return kConfigFile;
   std::vector<std::string> files = text_files(listed_files(model_ / "trees" / (commit + ".json")));
-  if (parts == ModelParts::kAll && !has(commit, kWeightFile)) {
+  if (with_weights && !has(commit, kWeightFile)) {
     if (!has(commit, kIndexFile)) return kWeightFile;
     for (const std::string& shard : shards_of(snapshot(commit) / kIndexFile)) files.push_back(shard);
   }

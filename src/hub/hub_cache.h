@@ -17,12 +17,6 @@ bool is_safe_path(std::string_view path);
 bool is_hash(std::string_view text, std::size_t digits);  // hexadecimal ones
 inline bool is_commit(std::string_view revision) { return is_hash(revision, 40); }
 
-// What of a model is wanted.
-enum class ModelParts {
-  kText,  // configuration, tokenizer and chat templates
-  kAll    // and the weights
-};
-
 // The files of a model in huggingface_hub's cache, which other programs share:
 //   models--ORG--NAME/blobs/ETAG              a file's bytes, named by their hash; whole, or not there
 //   models--ORG--NAME/blobs/ETAG.incomplete   what has come of them
@@ -42,8 +36,9 @@ class HubCache {
   void set_commit(const std::string& revision, const std::string& commit) const;
 
   // The first file found to be missing from a snapshot, or nothing. Without the hub's list of files this
-  // looks at configuration, weights, and what a list that huggingface_hub left (trees/COMMIT.json) names.
-  std::optional<std::string> missing_file(const std::string& commit, ModelParts parts) const;
+  // looks at configuration, weights if they are wanted, and what a list that huggingface_hub left
+  // (trees/COMMIT.json) names.
+  std::optional<std::string> missing_file(const std::string& commit, bool with_weights) const;
 
   // The names of a GGUF file in a snapshot, as choose_gguf; empty where a part of it is missing.
   std::vector<std::string> find_gguf(const std::string& commit, const std::string& wanted) const;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hub/hub_fixture.h"
+#include "hub/partial_file.h"
 
 namespace quire {
 namespace {

@@ -43,7 +43,7 @@ TEST_F(DownloadTest, BringsTheFilesThatAreNeededInHuggingFacesLayout) {
 }
 
 TEST_F(DownloadTest, TextAloneIsBroughtWithoutTheWeights) {
-  const fs::path snapshot = find({"org/name", "main", ModelParts::kText});
+  const fs::path snapshot = find({"org/name", "main", /*with_weights=*/false});
   EXPECT_TRUE(fs::exists(snapshot / "tokenizer.json"));
   EXPECT_EQ(hub_.count("HEAD", "model.safetensors"), 0);
   EXPECT_FALSE(has_model());
@@ -194,7 +194,7 @@ TEST_F(DownloadTest, AnOldCopyStaysInPlaceUntilTheNewOneIsWhole) {
   const fs::path old = find();
   hub_.revisions["main"] = std::string(40, 'b');
   hub_.files["model.safetensors"] = weights_ + "more";
-  find({"org/name", "main", ModelParts::kText});
+  find({"org/name", "main", /*with_weights=*/false});
   hub_.intercept = [](const HubConnection& connection, const HubRequest& request) {
     return request.at_storage && connection.answer(404, "");
   };
@@ -247,9 +247,7 @@ TEST_F(DownloadTest, AGgufFileIsBroughtByNameOrQuantisation) {
                 {"mmproj-name-Q4_K_M.gguf", "pictures"},
                 {"Q8_0/name-Q8_0-00001-of-00002.gguf", "first"},
                 {"Q8_0/name-Q8_0-00002-of-00002.gguf", "second"}};
-  const auto find_gguf = [&](const std::string& gguf) {
-    return find({"org/name", "main", ModelParts::kAll, gguf});
-  };
+  const auto find_gguf = [&](const std::string& gguf) { return find({"org/name", "main", true, gguf}); };
   const fs::path four = find_gguf("q4_k_m");
   EXPECT_EQ(four, model_folder() / "snapshots" / kMain / "name-Q4_K_M.gguf");
   EXPECT_EQ(read(four), "four");
@@ -268,7 +266,7 @@ TEST_F(DownloadTest, AGgufFileIsBroughtByNameOrQuantisation) {
 
 TEST_F(DownloadTest, OfflineAGgufFileIsFoundWhenAllOfItIsThere) {
   hub_.files = {{"a-Q8_0-00001-of-00002.gguf", "first"}, {"a-Q8_0-00002-of-00002.gguf", "second"}};
-  const HubModel model{"org/name", "main", ModelParts::kAll, "Q8_0"};
+  const HubModel model{"org/name", "main", true, "Q8_0"};
   const fs::path found = find(model);
   settings_.offline = true;
   hub_.forget_requests();
