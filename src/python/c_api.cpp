@@ -247,8 +247,7 @@ int quire_channel_next(QuireChannel* channel, int milliseconds, QuireText* out) 
 
 int quire_channel_abort(QuireChannel* channel, std::int64_t tag) {
   QuireText ignored;
-  const int status =
-      guarded(&ignored, [&] { tag < 0 ? channel->channel.abort_all() : channel->channel.abort(tag); });
+  const int status = guarded(&ignored, [&] { channel->channel.abort(tag); });
   quire_free_text(&ignored);
   return status;
 }

@@ -121,7 +121,7 @@ struct Channel::Queue {
 Channel::Channel(const std::shared_ptr<Engine>& engine)
     : engine_(engine), queue_(std::make_shared<Queue>()) {}
 
-Channel::~Channel() { abort_all(); }
+Channel::~Channel() { abort(-1); }
 
 Channel::Form Channel::read_form(std::string_view request) {
   const std::lock_guard lock(form_mutex_);
@@ -185,15 +185,9 @@ std::string Channel::next(std::chrono::milliseconds time) {
 void Channel::abort(std::int64_t tag) {
   const std::shared_ptr<Engine> engine = engine_.lock();
   const std::lock_guard lock(mutex_);
-  const auto found = running_.find(tag);
-  if (engine && found != running_.end()) engine->abort(found->second);
-}
-
-void Channel::abort_all() {
-  const std::shared_ptr<Engine> engine = engine_.lock();
-  const std::lock_guard lock(mutex_);
-  if (engine)
-    for (const auto& [tag, id] : running_) engine->abort(id);
+  if (!engine) return;
+  const auto [begin, end] = tag < 0 ? std::pair(running_.begin(), running_.end()) : running_.equal_range(tag);
+  for (auto running = begin; running != end; ++running) engine->abort(running->second);
 }
 
 }  // namespace quire::python

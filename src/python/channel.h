@@ -32,8 +32,7 @@ class Channel {
   // What has come since, as a JSON array of at most some hundred events (Event::to_json); empty: nothing
   // in that time.
   std::string next(std::chrono::milliseconds time);
-  void abort(std::int64_t tag);  // whose last event follows
-  void abort_all();
+  void abort(std::int64_t tag);  // whose last event follows; below 0: all
 
  private:
   struct Event;
