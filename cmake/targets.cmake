@@ -36,18 +36,12 @@ function(quire_unity target size)
 endfunction()
 
 # quire_library(FOLDER DEPS ... PRIVATE_DEPS ...): the static library quire_FOLDER of every .cpp in src/FOLDER.
-# A folder of headers alone makes an interface library.
 function(quire_library folder)
   cmake_parse_arguments(arg "" "" "DEPS;PRIVATE_DEPS" ${ARGN})
   string(REPLACE "/" "_" name quire_${folder})
   quire_sources(sources src/${folder} *.cpp)
   if(folder MATCHES "^(ops|checkpoint)$")  # with its sub-folders
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cpp)
-  endif()
-  if(NOT sources)  # headers only
-    add_library(${name} INTERFACE)
-    target_link_libraries(${name} INTERFACE ${arg_DEPS})
-    return()
   endif()
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
@@ -86,9 +80,6 @@ endfunction()
 # quire_tests(FOLDER LIBRARIES...): the test program of every tests/FOLDER/*_test.cpp.
 function(quire_tests folder)
   quire_sources(sources tests/${folder} *_test.cpp)
-  if(NOT sources)
-    return()
-  endif()
   set(name ${folder}_tests)
   add_executable(${name} ${sources})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)

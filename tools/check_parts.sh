@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds Quire without each of the parts that can be left out, or those named, and runs the tests that remain, without
-# the same over every golden model. Usage: check_parts.sh [SIMD|BEAMS|GRAMMAR|HUB|SERVER]...
+# the same over every golden model. Usage: check_parts.sh [SIMD|BEAMS|GRAMMAR|HUB|SERVER|WINDOW]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- $(sed -n 's/^quire_part(\([a-z]*\) .*/\U\1/p' CMakeLists.txt)
