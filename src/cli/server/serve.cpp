@@ -109,7 +109,8 @@ struct Serve : EngineOptions {
     flags.shown("--port", port, "0: any that is free", CLI::Range(0, 65535));
     EngineOptions::add_to(flags);
     add_shape_to(flags);
-    flags.value("--model", config.model, "as MODEL")->excludes(flags.command.get_option("MODEL"));
+    flags.value("--model", config.model, "as MODEL")
+        ->excludes(flags.command.get_option("MODEL"), flags.command.get_option("--shape"));
     add_default_options(flags, config);
     add_form_options(flags);
     add_model_options(flags);

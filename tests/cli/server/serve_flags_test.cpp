@@ -58,6 +58,7 @@ TEST(ServeFlagsTest, WrongValuesAreRefusedBeforeItListens) {
   expect_refused("--uvicorn-log-level loud", "--uvicorn-log-level");
   expect_refused("--pipeline-parallel-size 2", "--pipeline-parallel-size");
   expect_refused("--root-path quire", "it must begin with a slash");
+  expect_refused("--model no/model --shape qwen3-0.6b", "excludes");  // whose weights would be random
 }
 
 TEST(ServeFlagsTest, AConfigFileGivesFlagsAndTheCommandLineWins) {
