@@ -112,11 +112,9 @@ class Download {
   }
 
   [[noreturn]] void fail_offline(const std::optional<std::string>& commit) const {
-    const auto missing = !commit               ? std::nullopt
-                         : model_.gguf.empty() ? cache_.missing_file(*commit, model_.with_weights)
-                                               : std::optional(model_.gguf);
     if (commit && fs::exists(cache_.snapshot(*commit)))
-      fail("{}: no {} in {}, and nothing is downloaded offline", model_.id, *missing,
+      fail("{}: no {} in {}, and nothing is downloaded offline", model_.id,
+           model_.gguf.empty() ? *cache_.missing_file(*commit, model_.with_weights) : model_.gguf,
            cache_.snapshot(*commit).string());
     fail("{}: no such directory, and no revision {} of such a model in {}; nothing is downloaded offline",
          model_.id, model_.revision, settings_.cache.string());
@@ -153,19 +151,14 @@ class Download {
   }
 
   std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& index) const {
-    std::vector<std::string> names;
-    if (contains(revision.files, kExpectedFile)) names.push_back(kExpectedFile);
-    if (contains(revision.files, kWeightFile)) {
-      names.push_back(kWeightFile);
-      return names;
-    }
-    const bool was_there = index.empty();
-    for (const std::string& shard : shards_of(was_there ? cache_.snapshot(revision.commit) / kIndexFile
-                                                        : cache_.blob(index[0].file.etag))) {
-      if (!contains(revision.files, shard))
-        fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(shard));
-      names.push_back(shard);
-    }
+    std::vector<std::string> names{kWeightFile};
+    if (!contains(revision.files, kWeightFile))
+      names = shards_of(index.empty() ? cache_.snapshot(revision.commit) / kIndexFile  // it was there
+                                      : cache_.blob(index[0].file.etag));
+    for (const std::string& name : names)
+      if (!contains(revision.files, name))
+        fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(name));
+    if (contains(revision.files, kExpectedFile)) names.insert(names.begin(), kExpectedFile);
     return names;
   }
 

@@ -38,21 +38,6 @@ fs::path temporary_beside(fs::path path) {
   return path;
 }
 
-// Writes under another name and renames, so that nobody sees a part of it.
-void write_file(const fs::path& path, std::string_view text) {
-  std::error_code ec;
-  fs::create_directories(path.parent_path(), ec);
-  const fs::path temporary = temporary_beside(path);
-  std::ofstream file(temporary, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) fs::rename(temporary, path, ec);
-  if (!file || ec) {
-    fs::remove(temporary, ec);
-    fail("{}: cannot be written", path.string());
-  }
-}
-
 // The files of huggingface_hub's own list of a commit's, where it left one.
 std::vector<std::string> listed_files(const fs::path& list) {
   std::vector<std::string> names;
@@ -119,7 +104,18 @@ std::optional<std::string> HubCache::commit_of(const std::string& revision) cons
 
 void HubCache::set_commit(const std::string& revision, const std::string& commit) const {
   // The cache may be read-only: what stands there is not written again.
-  if (commit_of(revision) != commit) write_file(model_ / "refs" / revision, commit);
+  if (commit_of(revision) == commit) return;
+  const fs::path ref = model_ / "refs" / revision;
+  const fs::path temporary = temporary_beside(ref);  // so that nobody sees a part of it
+  std::error_code ec;
+  fs::create_directories(ref.parent_path(), ec);
+  std::ofstream file(temporary, std::ios::binary);
+  file << commit;
+  file.close();
+  if (file) fs::rename(temporary, ref, ec);
+  if (file && !ec) return;
+  fs::remove(temporary, ec);
+  fail("{}: cannot be written", ref.string());
 }
 
 std::optional<std::string> HubCache::missing_file(const std::string& commit, bool with_weights) const {

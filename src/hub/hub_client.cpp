@@ -128,20 +128,16 @@ HttpOutcome HubClient::insist(const std::string& url, const std::function<HttpOu
 void HubClient::refuse(const std::string& url, const HttpOutcome& outcome) const {
   const std::string& endpoint = settings_.endpoint;
   const std::string code = header(outcome, "x-error-code");
-  const bool gated = code == "GatedRepo" || outcome.status == 403;
-  if (gated && (outcome.status == 401 || outcome.status == 403)) {
+  if (outcome.status == 403 || (outcome.status == 401 && code == "GatedRepo"))
     fail(
         "{}: the hub does not give it out (HTTP {}): accept its licence at {}/{} and set HF_TOKEN to a token "
-        "of "
-        "that account{}",
+        "of that account{}",
         id_, outcome.status, endpoint, id_, settings_.token.empty() ? "" : " (it is set, but not enough)");
-  }
-  if (outcome.status == 401 && settings_.token.empty()) {
+  if (outcome.status == 401 && settings_.token.empty())
     fail(
         "{}: no such directory, and {} has no such model, or one that is private or gated (HTTP 401): check "
         "the name, or set HF_TOKEN",
         id_, endpoint);
-  }
   if (outcome.status == 401)
     fail("{}: {} does not take the token in HF_TOKEN, or has no such model (HTTP 401)", id_, endpoint);
   if (outcome.status == 404 && code == "RevisionNotFound") fail("{}: {} has no such revision", url, endpoint);
