@@ -71,6 +71,10 @@ struct Flags {
   CLI::Option* on(const std::string& names, bool& variable, const std::string& what) {
     return command.add_flag(names, variable, what);
   }
+  CLI::Option* off(const std::string& names, bool& variable, const std::string& what) {
+    const auto clear = [&variable] { variable = false; };
+    return command.add_flag_callback(names, clear, what);
+  }
 };
 
 // A subcommand: State::add_to adds the options that fill a State, and State::run is what runs it.

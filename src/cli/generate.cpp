@@ -74,7 +74,7 @@ struct Generate : EngineOptions {
     flags.value("--prompt-logprobs", sampling.given.prompt_logprobs, "the same of the prompt's tokens");
     flags.value("--truncate-prompt-tokens", sampling.given.truncate_prompt_tokens,
                 "use only that many last tokens of a prompt; -1: what fits beside --max-tokens");
-    flags.on("--no-detokenize", sampling.no_text, "token ids alone, no text");
+    flags.off("--no-detokenize", sampling.given.detokenize, "token ids alone, no text");
   }
   int run() {
     check_flags();
@@ -116,7 +116,7 @@ struct Generate : EngineOptions {
     if (stream && json) fail("--stream and --json exclude each other");
     if ((given.logprobs || given.prompt_logprobs) && !json)
       fail("--logprobs and --prompt-logprobs are printed with --json");
-    if (sampling.no_text && !json) fail("--no-detokenize leaves nothing to print but with --json");
+    if (!given.detokenize && !json) fail("--no-detokenize leaves nothing to print but with --json");
   }
   void check_number(std::size_t num_prompts) const {
     if (num_prompts == 0)

@@ -43,19 +43,19 @@ struct TokenizerOptions {
 };
 
 struct Tokenize : TokenizerOptions {
-  bool no_special_tokens = false;
+  bool add_special_tokens = true;
 
   void add_to(Flags flags) {
     TokenizerOptions::add_to(flags);
-    flags.on("--no-special-tokens", no_special_tokens,
-             "add no special tokens, such as a BOS, around the text");
+    flags.off("--no-special-tokens", add_special_tokens,
+              "add no special tokens, such as a BOS, around the text");
   }
   int run() const {
     const Tokenizer tokenizer = load();
     return for_each_line([&](const std::string& line, const std::string& where) {
       const Json text = parse_json(line, where);
       if (!text.is_string()) fail("{}: is {}; it must be a JSON string", where, describe(text));
-      return Json(tokenizer.encode(text.get<std::string>(), !no_special_tokens)).dump();
+      return Json(tokenizer.encode(text.get<std::string>(), add_special_tokens)).dump();
     });
   }
 };

@@ -259,7 +259,8 @@ void add_sampling_options(Flags flags, SamplingOptions& options) {
   flags.on("--ignore-eos", options.given.ignore_eos, "go on after the end-of-sequence token");
   flags.on("--include-stop-str-in-output", options.given.include_stop_str_in_output,
            "end after the stop string or token, not before it");
-  flags.on("--no-skip-special-tokens", options.keep_special_tokens, "special tokens have their text, too");
+  flags.off("--no-skip-special-tokens", options.given.skip_special_tokens,
+            "special tokens have their text, too");
   add_structure_options(flags, options.given.structured_outputs);
 }
 
@@ -275,8 +276,6 @@ SamplingParams SamplingOptions::over(const SamplingParams& defaults) const {
     const auto [id, bias] = parse_bias(entry);
     params.logit_bias[id] = bias;
   }
-  params.skip_special_tokens = !keep_special_tokens;
-  params.detokenize = !no_text;
   return params;
 }
 

@@ -51,8 +51,6 @@ struct SamplingOptions {
   std::optional<int> max_tokens, top_k;
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::vector<std::string> logit_bias;  // ID:BIAS
-  bool keep_special_tokens = false;
-  bool no_text = false;
 
   // The model's defaults, with what was given on the command line. Error where that cannot be read.
   SamplingParams over(const SamplingParams& defaults) const;

@@ -52,7 +52,6 @@ struct BenchServe {
   int vocab_size = 4096;
   int num_warmups = 0;
   RequestForm form;
-  bool no_stream = false;
   std::vector<double> request_rates = {std::numeric_limits<double>::infinity()};
   std::vector<std::size_t> max_concurrencies;
   std::uint64_t seed = 0;
@@ -69,7 +68,7 @@ struct BenchServe {
     flags.value("--temperature", form.temperature, "(default: the server's)");
     flags.value("--extra-body", form.extra_body,
                 "fields of every request, such as '{\"structured_outputs\": {\"json_object\": true}}'");
-    flags.on("--no-stream", no_stream, "whole answers; measures E2E alone");
+    flags.off("--no-stream", form.stream, "whole answers; measures E2E alone");
     const CLI::Range length(1, 1 << 20);
     flags.value("--num-prompts", num_prompts, "requests of a run (default: 100, or the dataset's)",
                 CLI::Range(1, 1 << 24));
@@ -132,7 +131,6 @@ struct BenchServe {
     if (!endpoint.starts_with('/') || !endpoint.ends_with("/completions"))
       fail("--endpoint is {}; use /v1/completions or /v1/chat/completions", in_quotes(endpoint));
     form.chat = endpoint.ends_with("/chat/completions");
-    form.stream = !no_stream;
     if (request_rates.size() > 1 && max_concurrencies.size() > 1)
       fail("--request-rate and --max-concurrency both are lists; one of them may be");
     if (!plot.empty() && !std::ofstream(plot, std::ios::app))

@@ -82,11 +82,6 @@ server::WindowLimits window_limits(Engine& engine, const EngineConfig& config) {
           .flop_per_token = work.flop_per_token};
 }
 
-// An eighth of the memory, which weights and cache share.
-std::int64_t default_queued_tokens() {
-  return static_cast<std::int64_t>(allowed_memory()) / 8 / SequenceRequest::kBytesPerQueuedToken;
-}
-
 struct Serve : EngineOptions {
   server::ApiServerConfig server;
   server::ServiceOptions service;
@@ -103,7 +98,9 @@ struct Serve : EngineOptions {
 
   void add_to(Flags flags) {
     config.max_num_queued_reqs = 4096;
-    config.max_num_queued_tokens = default_queued_tokens();
+    // An eighth of the memory, which weights and cache share.
+    config.max_num_queued_tokens =
+        static_cast<std::int64_t>(allowed_memory()) / 8 / SequenceRequest::kBytesPerQueuedToken;
     add_config_file(flags);  // before the flags that it gives
     flags.shown("--host", server.http.host, "address to listen on; 0.0.0.0: all of this machine");
     flags.shown("--port", port, "0: any that is free", CLI::Range(0, 65535));
@@ -208,8 +205,7 @@ struct Serve : EngineOptions {
     flags
         .list("--api-key", server.api_keys,
               "a key that every request must bring, but /health, /live and /ping (repeatable; or in "
-              "QUIRE_API_KEY, where ps "
-              "does not show it)")
+              "QUIRE_API_KEY, where ps does not show it)")
         ->envname("QUIRE_API_KEY");
     flags.on("--public-metrics", server.public_metrics, "/metrics needs no key");
     flags.on("--share-prefix-cache", share_prefix_cache,
