@@ -185,25 +185,25 @@ std::vector<std::string> shards_of(const fs::path& index) {
 }
 
 std::vector<std::string> choose_gguf(const std::vector<std::string>& files, const std::string& wanted) {
-  std::map<std::string_view, std::vector<std::string>> found;  // by stem
+  std::map<std::pair<std::string_view, int>, std::set<std::string>> found;  // by stem and number of parts
+  const GgufName asked = parse_gguf_name(wanted);
   const bool is_file = std::ranges::find(files, wanted) != files.end();
   for (const std::string& file : files) {
     if (!file.ends_with(kEnding)) continue;
-    const std::string_view stem = parse_gguf_name(file).stem;
+    const auto [stem, part, count] = parse_gguf_name(file);
     const std::string_view name = stem.substr(stem.rfind('/') + 1);
-    const bool matches = is_file ? wanted.ends_with(kEnding) && stem == parse_gguf_name(wanted).stem
+    const bool matches = is_file ? wanted.ends_with(kEnding) && stem == asked.stem && count == asked.count
                                  : !name.starts_with("mmproj") && ends_in(stem, wanted);
-    if (matches) found[stem].push_back(file);
+    if (matches) found[{stem, count}].insert(file);
   }
   if (found.empty()) return {};
   if (found.size() > 1) {
     std::vector<std::string> names;
-    for (const auto& item : found) names.push_back(item.second.front());
+    for (const auto& item : found) names.push_back(*item.second.begin());
     fail("{} may be {}; name one of them", in_quotes(wanted), join_text(names, " or "));
   }
-  std::vector<std::string> parts = found.begin()->second;
-  std::ranges::sort(parts);
-  return parts;
+  const std::set<std::string>& parts = found.begin()->second;
+  return {parts.begin(), parts.end()};
 }
 
 std::size_t num_gguf_parts(const std::string& file) {

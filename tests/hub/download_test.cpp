@@ -264,6 +264,19 @@ TEST_F(DownloadTest, AGgufFileIsBroughtByNameOrQuantisation) {
   expect_error([&] { find_gguf("Q8_0"); }, {"nothing is downloaded offline"});
 }
 
+TEST_F(DownloadTest, AGgufFileIsAnotherThanTheOneOfItsNameInParts) {
+  hub_.files = {{"a-Q8_0.gguf", "whole"},
+                {"a-Q8_0-00001-of-00002.gguf", "first"},
+                {"a-Q8_0-00002-of-00002.gguf", "second"}};
+  EXPECT_EQ(read(find({"org/name", "main", true, "a-Q8_0.gguf"})), "whole");
+  EXPECT_EQ(read(find({"org/name", "main", true, "a-Q8_0-00001-of-00002.gguf"})), "first");
+  expect_error(
+      [&] {
+        find({"org/name", "main", true, "Q8_0"});
+      },
+      {"a-Q8_0.gguf or a-Q8_0-00001-of-00002.gguf"});
+}
+
 TEST_F(DownloadTest, OfflineAGgufFileIsFoundWhenAllOfItIsThere) {
   hub_.files = {{"a-Q8_0-00001-of-00002.gguf", "first"}, {"a-Q8_0-00002-of-00002.gguf", "second"}};
   const HubModel model{"org/name", "main", true, "Q8_0"};
