@@ -149,12 +149,7 @@ void quire_free_text(QuireText* text) {
 }
 
 int quire_find_model(const char* source, std::size_t size, QuireProgress progress, QuireText* out) {
-  return guarded(out, [&] {
-    const auto tell = [progress](std::uint64_t done, std::uint64_t total) {
-      return progress != nullptr && progress(done, total) != 0;
-    };
-    put(python::find_model(parse(source, size), tell), out);
-  });
+  return guarded(out, [&] { put(python::find_model(parse(source, size), progress), out); });
 }
 
 int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped, QuireEngine** engine,
