@@ -21,16 +21,27 @@ OrderedJson scalar_json(const YAML::Node& node) {
   return OrderedJson::accept(text) ? OrderedJson::parse(text) : OrderedJson(text);
 }
 
-// An alias may stand within what it means.
-OrderedJson to_json(const YAML::Node& node, int depth = 0) {
+// Adds up the bytes of what stands there. An alias may stand within what it means, or ten times in what
+// stands ten times in something else.
+void check_size(const YAML::Node& node, std::size_t& size, int depth = 0) {
+  constexpr std::size_t kMaxSize = std::size_t{64} << 20, kValueSize = 64;
   if (depth > 32) fail("it is nested deeper than 32");
+  size += kValueSize + node.Scalar().size();
+  if (size > kMaxSize) fail("its aliases make it larger than {} bytes", kMaxSize);
+  for (const auto& entry : node) {
+    if (node.IsMap()) check_size(entry.first, size, depth + 1);
+    check_size(node.IsMap() ? entry.second : entry, size, depth + 1);
+  }
+}
+
+OrderedJson to_json(const YAML::Node& node) {
   OrderedJson json = node.IsMap() ? OrderedJson::object() : OrderedJson::array();
   if (node.IsScalar()) return scalar_json(node);
   if (node.IsNull()) return nullptr;
   for (const auto& entry : node) {
     if (!node.IsMap())
-      json.push_back(to_json(entry, depth + 1));
-    else if (!json.emplace(entry.first.Scalar(), to_json(entry.second, depth + 1)).second)
+      json.push_back(to_json(entry));
+    else if (!json.emplace(entry.first.Scalar(), to_json(entry.second)).second)
       fail("{} is given twice", in_quotes(entry.first.Scalar()));
   }
   return json;
@@ -65,8 +76,10 @@ void read_config_file(CLI::App& command, const std::string& path) {
     const YAML::Node file = YAML::Load(text);
     if (!file.IsMap()) fail("it must have lines such as max-model-len: 4096");
     std::set<std::string> names;
+    std::size_t size = 0;
     for (const auto& entry : file) {
       line = entry.first.Mark().line + 1;
+      check_size(entry.second, size);
       std::string name = entry.first.Scalar();
       std::ranges::replace(name, '_', '-');
       CLI::Option* const option = command.get_option_no_throw("--" + name);

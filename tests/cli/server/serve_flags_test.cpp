@@ -98,6 +98,13 @@ TEST(ServeFlagsTest, WhatIsWrongInAConfigFileIsNamedWithItsLine) {
   expect_wrong_file("config: other.yaml\n", "line 1: \"config\" is no flag");
   expect_wrong_file("a: b: c\n", "line 1: ");
   expect_wrong_file("override-generation-config: &x {top_k: *x}\n", "line 1: it is nested deeper than 32");
+  std::string many = "port: 0\ndefault-chat-template-kwargs:\n  a: &a 0\n";
+  for (char c = 'b'; c < 'k'; ++c) {
+    many += std::string("  ") + c + ": &" + c + " [";
+    for (int i = 0; i < 10; ++i) many += std::string("*") + static_cast<char>(c - 1) + ", ";
+    many += "]\n";
+  }
+  expect_wrong_file(many, "line 2: its aliases make it larger than 67108864 bytes");
   expect_refused("--config no/such.yaml", "no/such.yaml");
 }
 
