@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,12 @@ std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& server);  // fo
 // free.
 int serve_recording(const std::string& path, int port);
 
+// What CLI11's validators let pass, or refuse, otherwise: NaN is in each of its ranges, and infinity is no
+// positive number.
+std::string refuse_nan(const std::string& text);
+inline const CLI::Range kPositive(std::numeric_limits<double>::min(), std::numeric_limits<double>::infinity(),
+                                  "POSITIVE");
+
 // Adds options to a command, of the forms that they have. The variables outlive the parsing.
 struct Flags {
   CLI::App& command;
@@ -46,7 +53,7 @@ struct Flags {
   CLI::Option* value(const std::string& names, T& variable, const std::string& what,
                      const std::optional<CLI::Validator>& check = {}) {
     CLI::Option* const option = command.add_option(names, variable, what);
-    return check ? option->check(*check) : option;
+    return check ? option->check(*check)->check(refuse_nan) : option;
   }
   // Its help shows the default.
   template <typename T>

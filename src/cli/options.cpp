@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <numeric>
 #include <thread>
@@ -29,6 +30,12 @@ std::pair<std::int32_t, float> parse_bias(const std::string& entry) {
 }
 
 }  // namespace
+
+std::string refuse_nan(const std::string& text) {
+  double value = 0;
+  const bool is_nan = CLI::detail::lexical_cast(text, value) && std::isnan(value);
+  return is_nan ? text + " is not a number" : "";
+}
 
 void EngineOptions::add_model_to(Flags flags, const char* model) {
   flags.value(

@@ -123,7 +123,7 @@ struct Simulate {
     flags.shown("--num-prefixes", load.num_prefixes, "different ones of these", count);
     flags.shown("--n", load.num_outputs, "outputs of each request", CLI::Range(1, 16384));
     flags.value("--request-rate", request_rate, "requests a second, at random times (default: all at once)",
-                CLI::PositiveNumber);
+                kPositive);
     flags.value("--max-concurrency", max_concurrency, "sequences under way at once (default: any number)",
                 CLI::Range(1, 1 << 28));
     flags.shown("--seed", seed, "of lengths and arrivals");

@@ -121,6 +121,8 @@ TEST_F(SimulateCommandTest, MistakesAreOneLine) {
   expect_mistake("--sweep max-num-seqs", "has no values");
   expect_mistake("--sweep max-num-seqs=4,x", "max-num-seqs");
   expect_mistake("--sweep max-num-seqs=0", "max-num-seqs is 0");
+  expect_mistake("--sweep request-rate=inf,nan --num-prompts 1", "--request-rate: nan is not a number");
+  expect_mistake("--random-range-ratio nan", "--random-range-ratio: nan is not a number");
   expect_mistake("--num-prompts 1.5", "--num-prompts");
   expect_mistake("--num-blocks 5 --kv-cache-memory 1GiB", "exclude each other");
   expect_mistake("--workload standard --num-prompts 257", "has 256");

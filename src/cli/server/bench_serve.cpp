@@ -86,7 +86,8 @@ struct BenchServe {
         .comma_list(
             "--request-rate", request_rates,
             "requests a second, at random times; inf: no waiting; a list such as 1,2,4: a run of each")
-        ->check(CLI::PositiveNumber)
+        ->check(kPositive)
+        ->check(refuse_nan)
         ->default_str("inf");
     flags
         .comma_list("--max-concurrency", max_concurrencies,
@@ -95,6 +96,7 @@ struct BenchServe {
     flags.shown("--num-warmups", num_warmups, "requests before the first run", CLI::Range(0, 1 << 20));
     flags.comma_list("--percentiles,--metric-percentiles", percentiles, "of the latencies")
         ->check(CLI::Range(0.0, 100.0))
+        ->check(refuse_nan)
         ->default_str("50,90,99");
     flags.on("--json", json, "print one JSON object; null: not measured");
     flags.value("--plot", plot, "an SVG file: throughput against latency, a point each run");

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -184,8 +183,6 @@ struct Serve : EngineOptions {
     service.answers.chat_template_kwargs =
         parse_ordered_json(template_kwargs, "--default-chat-template-kwargs");
     service.pooling = pooling == "mean" ? Pooling::kMean : Pooling::kLast;
-    if (std::isnan(service.request_timeout)) fail("--request-timeout is not a number");
-    if (std::isnan(drain_timeout)) fail("--drain-timeout is not a number");
     if (window) server::require_window();
     server::check_options(service);
     given_defaults({}, config);

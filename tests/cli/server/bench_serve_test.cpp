@@ -211,7 +211,10 @@ TEST(BenchServeTest, WrongFlagsAreMistakes) {
   expect_bench_mistake(run_quire(start + "--request-rate 1,2 --max-concurrency 1,2"), "both are lists");
   expect_bench_mistake(run_quire(start + "--request-rate 0"), "--request-rate");
   expect_bench_mistake(run_quire(start + "--max-concurrency 0"), "--max-concurrency");
+  expect_bench_mistake(run_quire(start + "--request-rate 1,nan"), "--request-rate: nan is not a number");
+  expect_bench_mistake(run_quire(start + "--request-rate 1,inf"), "Failed to connect");  // which is a rate
   expect_bench_mistake(run_quire(start + "--percentiles 101"), "--percentiles");
+  expect_bench_mistake(run_quire(start + "--percentiles nan"), "--percentiles: nan is not a number");
   expect_bench_mistake(run_quire(start + "--plot /nowhere/a.svg"), "--plot: cannot write \"/nowhere/a.svg\"");
 }
 
