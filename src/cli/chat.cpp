@@ -54,7 +54,7 @@ class Chat : public EngineOptions {
   bool read_line(std::string& line) const {
     while (true) {
       if (interactive_) std::cout << "> " << std::flush;
-      InterruptFlag::raised() = false;
+      InterruptFlag::raised = false;
       if (std::getline(std::cin, line)) {
         if (!interactive_) std::cout << "> " << line << "\n";
         return true;
@@ -86,7 +86,7 @@ class Chat : public EngineOptions {
 
   void answer(const std::string& question) {
     messages_.push_back({"user", question});
-    InterruptFlag::raised() = false;
+    InterruptFlag::raised = false;
     std::vector<std::int32_t> prompt;
     try {
       prompt = llm_->apply_chat_template(messages_);
@@ -99,7 +99,7 @@ class Chat : public EngineOptions {
     const int room = std::max(1, llm_->max_model_len() - static_cast<int>(prompt.size()));
     params.max_tokens = std::min(sampling.max_tokens.value_or(room), room);
     GenerateOptions options;
-    options.cancelled = &InterruptFlag::raised();
+    options.cancelled = &InterruptFlag::raised;
     options.on_text = [](std::size_t, const CompletionOutput&, std::string_view text) {
       std::cout << text << std::flush;
     };

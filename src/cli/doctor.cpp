@@ -12,11 +12,10 @@ void print_table(const MachineReport& machine, const std::vector<std::string>& p
   print_text(stdout, "CPU      {} cores, kernels: {} (auto: {})\n", machine.cores,
              join_text(machine.cpu_isas, ", "), machine.best_cpu_isa);
   print_text(stdout, "memory   {} MiB\n", machine.memory >> 20);
-  for (const DeviceInfo& gpu : machine.gpus.devices) {
-    if (!gpu.problem.empty()) continue;  // below
-    print_text(stdout, "GPU      {}, compute capability {}, {} of {} MiB free\n", gpu.name, gpu.architecture,
-               gpu.free_memory >> 20, gpu.total_memory >> 20);
-  }
+  for (const DeviceInfo& gpu : machine.gpus.devices)
+    if (gpu.problem.empty())  // which would be below
+      print_text(stdout, "GPU      {}, compute capability {}, {} of {} MiB free\n", gpu.name,
+                 gpu.architecture, gpu.free_memory >> 20, gpu.total_memory >> 20);
   for (const std::string& version : machine.gpus.versions) print_text(stdout, "library  {}\n", version);
   if (!machine.gpus.problem.empty()) print_text(stdout, "GPU      none: {}\n", machine.gpus.problem);
   for (const std::string& problem : problems) print_text(stdout, "problem  {}\n", problem);
@@ -25,12 +24,11 @@ void print_table(const MachineReport& machine, const std::vector<std::string>& p
 
 void print_json(const MachineReport& machine, const std::vector<std::string>& problems) {
   OrderedJson gpus = OrderedJson::array();
-  for (const DeviceInfo& gpu : machine.gpus.devices) {
+  for (const DeviceInfo& gpu : machine.gpus.devices)
     gpus.push_back({{"name", gpu.name},
                     {"compute_capability", gpu.architecture},
                     {"total_bytes", gpu.total_memory},
                     {"free_bytes", gpu.free_memory}});
-  }
   print_json_line({{"cores", machine.cores},
                    {"memory_bytes", machine.memory},
                    {"cpu_isas", machine.cpu_isas},

@@ -83,7 +83,7 @@ struct Generate : EngineOptions {
     LLM llm(config);
     GenerateOptions options;
     options.progress = !stream;
-    options.cancelled = &InterruptFlag::raised();
+    options.cancelled = &InterruptFlag::raised;
     options.timeout = timeout;
     if (stream)
       options.on_text = [](std::size_t, const CompletionOutput&, std::string_view text) {
@@ -169,8 +169,7 @@ struct Generate : EngineOptions {
       std::cout << object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) << "\n";
       return;
     }
-    const bool several = requests[prompt].outputs.size() > 1;
-    if (several)
+    if (requests[prompt].outputs.size() > 1)
       std::cout << "[" << prompt + 1 << "." << output.index + 1 << "] ";
     else if (requests.size() > 1)
       std::cout << "[" << prompt + 1 << "] ";

@@ -287,11 +287,11 @@ SamplingParams SamplingOptions::over(const SamplingParams& defaults) const {
 }
 
 InterruptFlag::InterruptFlag(std::vector<int> signals) : signals_(std::move(signals)) {
-  raised_ = false;
+  raised = false;
   struct sigaction action {};
   action.sa_handler = [](int signal) {
     // Asked twice before anybody looked: the step in the way is too long to wait for.
-    if (raised_.exchange(true)) std::signal(signal, SIG_DFL);
+    if (raised.exchange(true)) std::signal(signal, SIG_DFL);
   };
   for (const int signal : signals_) sigaction(signal, &action, nullptr);  // no SA_RESTART: a read returns
 }

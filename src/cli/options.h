@@ -68,11 +68,10 @@ class InterruptFlag {
   InterruptFlag(const InterruptFlag&) = delete;
   InterruptFlag& operator=(const InterruptFlag&) = delete;
 
-  static std::atomic<bool>& raised() { return raised_; }
-  static bool is_raised() { return raised_; }
+  static inline std::atomic<bool> raised{false};
+  static bool is_raised() { return raised; }
 
  private:
-  static inline std::atomic<bool> raised_{false};
   std::vector<int> signals_;
 };
 

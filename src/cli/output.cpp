@@ -9,11 +9,8 @@
 #include "base/json.h"
 
 namespace quire::cli {
-namespace {
 
 constexpr std::size_t kBarWidth = 40;
-
-}  // namespace
 
 void print_json_line(const OrderedJson& object) { print_text(stdout, "{}\n", object.dump()); }
 

@@ -51,10 +51,9 @@ FileLock::FileLock(const fs::path& path, const std::function<bool()>& stopped) {
       if (is_at(file_.get(), path)) return;
       continue;
     }
-    if (const int error = errno; error != EWOULDBLOCK && error != EINTR) {
+    if (const int error = errno; error != EWOULDBLOCK && error != EINTR)
       fail("{}: cannot be locked: {}; set HF_HUB_CACHE to a folder on a disk of this machine", path.string(),
            text_of(error));
-    }
     if (stopped()) throw Stopped();
     if (++pauses == kPausesUntilTold)
       log_warning("{}: waiting for another program's download", path.string());
