@@ -2,8 +2,9 @@
 """Checks who includes whom: one line a violation, exit code 1 if there is any.
 
 Holds the table below, that a part that can be left out is included by itself alone, that headers form no cycle, that
-each outside library stays in its folder, that nothing uses assert (it vanishes in release builds), that CUDA is named only where it is implemented, and that no namespace has
-two classes of one name (the linker would take one's members for the other's and say nothing).
+each outside library stays in its folder, that nothing uses assert (it vanishes in release builds), that CUDA is named
+only where it is implemented, and that no namespace has two classes of one name (the linker would take one's members for
+the other's and say nothing).
 """
 
 import re
@@ -26,7 +27,8 @@ ALLOWED = {
     "models": ["base", "ops", "layers", "checkpoint/model_config.h"],
     "scheduler": ["base", "kvcache", "quire"],
     "record": ["base", "kvcache", "scheduler", "quire"],
-    "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/cache_layout.h", "kvcache/ids.h", "scheduler/step_plan.h"],
+    "runner": ["base", "ops", "layers/step.h", "models", "checkpoint", "quire", "kvcache/cache_layout.h",
+               "kvcache/ids.h", "scheduler/step_plan.h"],
     "grammar": ["base", "quire"],
     "engine": ["base", "ops", "tokenizer", "kvcache", "checkpoint", "parallel", "layers", "models", "scheduler",
                "runner", "record", "grammar", "quire", "backends/registry.h"],
@@ -37,7 +39,8 @@ ALLOWED = {
     "load": ["base", "http", "tokenizer", "inspect"],
     "dialects": ["base"],
     "server": ["base", "dialects", "engine", "tokenizer", "quire", "kvcache", "scheduler", "record"],
-    "cli": ["base", "record", "scheduler", "hub", "inspect", "simulate", "load", "server", "engine", "tokenizer", "quire"],
+    "cli": ["base", "record", "scheduler", "hub", "inspect", "simulate", "load", "server", "engine", "tokenizer",
+            "quire"],
     "python": ["base", "engine", "hub", "tokenizer", "quire"],
     "quire": [],  # include/quire, the public API
 }
