@@ -1,8 +1,6 @@
 #include <cmath>
-#include <fstream>
 #include <utility>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -74,7 +72,7 @@ struct TechniqueBench : EngineOptions {
 
   int run() {
     refuse_several_processes("bench");
-    if (!svg.empty() && !std::ofstream(svg, std::ios::app)) fail("--svg: cannot write {}", in_quotes(svg));
+    if (!svg.empty()) write_file("--svg", svg);
     options.engine = config;
     options.open = [this] { return open(); };
     options.on_progress = progress_bar("rows");
@@ -82,9 +80,8 @@ struct TechniqueBench : EngineOptions {
     (json ? print_techniques_json : print_techniques)(report);
     if (!svg.empty()) {
       const std::string name = shape ? shape->name : config.model.empty() ? "toy" : config.model;
-      std::ofstream file(svg);
-      file << technique_plot(name + " on " + report.device + ": what each technique brings", report);
-      if (!file.flush()) fail("--svg: cannot write {}", in_quotes(svg));
+      write_file("--svg", svg,
+                 technique_plot(name + " on " + report.device + ": what each technique brings", report));
     }
     int code = 0;
     for (const TechniqueRow& row : report.rows) {

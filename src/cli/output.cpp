@@ -3,9 +3,10 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <fstream>
 #include <memory>
 
-#include "base/format.h"
+#include "base/error.h"
 #include "base/json.h"
 
 namespace quire::cli {
@@ -20,6 +21,11 @@ std::string figure(double value, int digits) {
 
 void print_figure(std::string_view what, const std::string& value, const std::string& note) {
   print_text(stdout, "{:<8} {:>10} {}\n", what, value, note);
+}
+
+void write_file(const char* flag, const std::string& path, const std::optional<std::string>& text) {
+  std::ofstream file(path, text ? std::ios::trunc : std::ios::app);
+  if (!(file << text.value_or("")).flush()) fail("{}: cannot write {}", flag, in_quotes(path));
 }
 
 std::string bar(std::uint64_t done, std::uint64_t total) {

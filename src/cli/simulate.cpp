@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 
 #include "base/error.h"
@@ -257,11 +256,9 @@ struct Simulate {
         panels.back().points.push_back({swept == nullptr ? "" : row[swept->get_name()],
                                         row["output_tokens_per_s"], row[key]["p50"], row[key]["p99"]});
     }
-    std::ofstream file(svg);
-    file << latency_plot(format_text("{} on {}, simulated {}", machine.model, machine.device,
-                                     sweep.substr(0, sweep.find('='))),
-                         panels);
-    if (!file.flush()) fail("--svg: cannot write {}", in_quotes(svg));
+    const std::string title = format_text("{} on {}, simulated {}", machine.model, machine.device,
+                                          sweep.substr(0, sweep.find('=')));
+    write_file("--svg", svg, latency_plot(title, panels));
   }
 };
 
@@ -280,7 +277,7 @@ struct CostsBench : EngineOptions {
 
   int run() {
     refuse_several_processes("bench");
-    if (!std::ofstream(output, std::ios::app)) fail("--output: cannot write {}", in_quotes(output));
+    write_file("--output", output);
     MachineCosts machine;
     if (!recording.empty()) {
       machine = fit_machine(Recording(std::filesystem::path(recording)));
@@ -290,8 +287,7 @@ struct CostsBench : EngineOptions {
       machine = measure_costs({config, seconds, progress_bar("seconds")}, std::move(model));
       if (machine.model.empty()) machine.model = shape ? shape->name : config.model;
     }
-    std::ofstream file(output);
-    if (!(file << to_json(machine)).flush()) fail("--output: cannot write {}", in_quotes(output));
+    write_file("--output", output, to_json(machine));
     print_text(stdout, "{} on {}: {:.0f} steps, {} % off in the median, {} % at most for nine in ten\n",
                machine.model, machine.device, machine.num_steps, figure(100 * machine.median_error, 1),
                figure(100 * machine.p90_error, 1));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 
 #include "base/error.h"
@@ -135,8 +134,7 @@ struct BenchServe {
     form.chat = endpoint.ends_with("/chat/completions");
     if (request_rates.size() > 1 && max_concurrencies.size() > 1)
       fail("--request-rate and --max-concurrency both are lists; one of them may be");
-    if (!plot.empty() && !std::ofstream(plot, std::ios::app))
-      fail("--plot: cannot write {}", in_quotes(plot));
+    if (!plot.empty()) write_file("--plot", plot);
   }
 
   std::vector<LoadRequest> make_requests(std::uint64_t prompt_seed) const {
@@ -272,10 +270,9 @@ struct BenchServe {
       }
       if (!panel.points.empty()) panels.push_back(std::move(panel));
     }
-    std::ofstream file(plot);
-    file << latency_plot(
-        format_text("{} at {}, by requests {}", form.model, url, by_rate ? "a second" : "at once"), panels);
-    if (!file.flush()) fail("--plot: cannot write {}", in_quotes(plot));
+    const std::string title =
+        format_text("{} at {}, by requests {}", form.model, url, by_rate ? "a second" : "at once");
+    write_file("--plot", plot, latency_plot(title, panels));
   }
 };
 
