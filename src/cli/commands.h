@@ -63,13 +63,15 @@ struct Flags {
   }
   // Repeatable, with one value each.
   template <typename T>
-  CLI::Option* list(const std::string& names, T& variable, const std::string& what) {
-    return value(names, variable, what)->allow_extra_args(false);
+  CLI::Option* list(const std::string& names, T& variable, const std::string& what,
+                    const std::optional<CLI::Validator>& check = {}) {
+    return value(names, variable, what, check)->allow_extra_args(false);
   }
   // The same, with commas between several.
   template <typename T>
-  CLI::Option* comma_list(const std::string& names, T& variable, const std::string& what) {
-    return list(names, variable, what)->delimiter(',');
+  CLI::Option* comma_list(const std::string& names, T& variable, const std::string& what,
+                          const std::optional<CLI::Validator>& check = {}) {
+    return list(names, variable, what, check)->delimiter(',');
   }
   // With or without a unit.
   CLI::Option* bytes(const std::string& names, std::size_t& variable, const std::string& what) {

@@ -84,18 +84,16 @@ struct BenchServe {
     flags
         .comma_list(
             "--request-rate", request_rates,
-            "requests a second, at random times; inf: no waiting; a list such as 1,2,4: a run of each")
-        ->check(kPositive)
-        ->check(refuse_nan)
+            "requests a second, at random times; inf: no waiting; a list such as 1,2,4: a run of each",
+            kPositive)
         ->default_str("inf");
-    flags
-        .comma_list("--max-concurrency", max_concurrencies,
-                    "requests at once at most; a list such as 1,4,16: a run of each (default: any number)")
-        ->check(CLI::Range(1, 1 << 20));
+    flags.comma_list("--max-concurrency", max_concurrencies,
+                     "requests at once at most; a list such as 1,4,16: a run of each (default: any number)",
+                     CLI::Range(1, 1 << 20));
     flags.shown("--num-warmups", num_warmups, "requests before the first run", CLI::Range(0, 1 << 20));
-    flags.comma_list("--percentiles,--metric-percentiles", percentiles, "of the latencies")
-        ->check(CLI::Range(0.0, 100.0))
-        ->check(refuse_nan)
+    flags
+        .comma_list("--percentiles,--metric-percentiles", percentiles, "of the latencies",
+                    CLI::Range(0.0, 100.0))
         ->default_str("50,90,99");
     flags.on("--json", json, "print one JSON object; null: not measured");
     flags.value("--plot", plot, "an SVG file: throughput against latency, a point each run");
