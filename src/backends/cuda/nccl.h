@@ -2,8 +2,6 @@
 
 #include <nccl.h>
 
-#include <cstddef>
-
 #include "base/tensor.h"
 
 namespace quire::cuda {

@@ -20,9 +20,6 @@
 // bandwidth at 32 tokens and 27 % at 128: most of the rest is kernels waiting for those in front. Of 8B 112
 // us at 32 tokens (120) and 117 at 64 (123), as its weights fill the card by themselves. Beyond 144 tokens,
 // of 8B 64, cuBLASLt is faster.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "backends/cuda/kernels/batched_plan.h"
@@ -31,7 +28,6 @@
 #include "backends/cuda/kernels/linear_args.cuh"
 #include "backends/cuda/kernels/split_product.cuh"
 #include "backends/cuda/kernels/tensor_map.h"
-#include "backends/cuda/kernels/vec.cuh"
 #include "backends/cuda/kernels/w8a8.h"
 
 namespace quire::cuda {

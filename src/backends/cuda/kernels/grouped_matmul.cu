@@ -6,9 +6,6 @@
 // experts each block works out from the offsets on the device, and the launch is the same for any. One warp
 // copies slices of 64 columns to a ring in shared memory, on into the next tile while this one is multiplied
 // and written. Rows past an expert's last are another's, or zeros: they are multiplied, and not written.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "backends/cuda/kernels/experts.cuh"

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "backends/cuda/kernels/linear_args.cuh"
-#include "backends/cuda/kernels/vec.cuh"
 
 // Products by plain multiply-adds, for nothing that must be fast: a block computes 64 tokens × 64 rows of the
 // weight, k in steps of 16. The tile is the same whatever the number of tokens, k is never split, and a

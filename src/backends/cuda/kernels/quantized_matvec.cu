@@ -20,7 +20,6 @@
 // unit of 4 bits takes a warp some 255 instructions, 112 of them to part its codes, on a pipe that issues
 // every other cycle.
 #include <algorithm>
-#include <bit>
 
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/linear_args.cuh"

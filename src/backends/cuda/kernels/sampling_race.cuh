@@ -7,8 +7,6 @@
 
 #include "backends/cuda/kernels/row_group.cuh"
 #include "backends/cuda/kernels/vec.cuh"
-#include "base/tensor.h"
-#include "ops/logits_batches.h"
 #include "ops/philox.h"
 
 namespace quire::cuda {
