@@ -369,20 +369,16 @@ __global__ __launch_bounds__(kThreads, 1) void prefill_hopper_kernel(const __gri
 
 // Of keys or values [blocks, KV heads, tokens of a block, dim].
 CUtensorMap cache_map(const Tensor& half, int keys_of_stage) {
-  const auto size = [&](int i) { return static_cast<cuuint64_t>(half.dim(i)); };
-  const auto stride = [&](int i) { return static_cast<cuuint64_t>(half.stride(i)) * 2; };
-  const auto tokens = static_cast<cuuint32_t>(std::min<std::int64_t>(half.dim(2), keys_of_stage));
-  return make_tensor_map(half, {size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)},
-                         {64, tokens, 1, 1});
+  const int tokens = std::min(static_cast<int>(half.dim(2)), keys_of_stage);
+  return make_tensor_map(half, {half.dim(3), half.dim(2), half.dim(1), half.dim(0)},
+                         {2 * half.stride(2), 2 * half.stride(1), 2 * half.stride(0)}, {64, tokens, 1, 1});
 }
 
 CUtensorMap query_map(const Tensor& q, const PrefillParams& params, const AttentionBatch& batch,
                       const AttentionShape& shape) {
-  const auto dim = static_cast<cuuint64_t>(shape.head_dim);
-  return make_tensor_map(
-      q, {dim, static_cast<cuuint64_t>(shape.num_heads), static_cast<cuuint64_t>(batch.num_tokens)},
-      {dim * 2, static_cast<cuuint64_t>(q.stride(0)) * 2},
-      {64, static_cast<cuuint32_t>(params.packed_heads), static_cast<cuuint32_t>(params.tile_tokens)});
+  return make_tensor_map(q, {shape.head_dim, shape.num_heads, batch.num_tokens},
+                         {2 * shape.head_dim, 2 * q.stride(0)},
+                         {64, params.packed_heads, params.tile_tokens});
 }
 
 template <typename T, typename S>

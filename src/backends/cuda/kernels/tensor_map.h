@@ -12,8 +12,8 @@ namespace quire::cuda {
 // What Hopper's tensor copies must know of a tensor of 16-bit values, or of bytes: sizes and boxes from the
 // innermost dimension on, strides in bytes from the second on. What lies outside is read as zeros. A box's
 // rows of 128 bytes are swizzled as the products of hopper.cuh want them.
-CUtensorMap make_tensor_map(const Tensor& tensor, std::initializer_list<cuuint64_t> sizes,
-                            std::initializer_list<cuuint64_t> strides, std::initializer_list<cuuint32_t> box);
+CUtensorMap make_tensor_map(const Tensor& tensor, std::initializer_list<std::int64_t> sizes,
+                            std::initializer_list<std::int64_t> strides, std::initializer_list<int> box);
 // Of a row-major matrix, in boxes of so many rows.
 CUtensorMap map_rows(const Tensor& matrix, int box_rows);
 // Of a weight, for copies in four dimensions, the last two of one element. Where gate_rows is not 0, the
