@@ -283,21 +283,12 @@ __device__ inline void add_columns(float (&sums)[4], uint2 x) {
 // Calls f.template operator()<kCode, kMinima>() with the layout's; minima go with integers alone.
 template <typename F>
 void dispatch_codes(const QuantizedLayout& layout, F&& f) {
-  const bool minima = layout.minimum != ScaleKind::kNone;
-  switch (layout.code) {
-    case CodeKind::kInt4:
-      return minima ? f.template operator()<CodeKind::kInt4, true>()
-                    : f.template operator()<CodeKind::kInt4, false>();
-    case CodeKind::kInt8:
-      return minima ? f.template operator()<CodeKind::kInt8, true>()
-                    : f.template operator()<CodeKind::kInt8, false>();
-    case CodeKind::kE2m1:
-      return f.template operator()<CodeKind::kE2m1, false>();
-    case CodeKind::kTable4:
-      return f.template operator()<CodeKind::kTable4, false>();
-    case CodeKind::kE4m3:
-      return f.template operator()<CodeKind::kE4m3, false>();
-  }
+  using enum CodeKind;
+  dispatch<kInt4, kE2m1, kTable4, kInt8, kE4m3>(layout.code, [&]<CodeKind kCode>() {
+    if constexpr (kCode == kInt4 || kCode == kInt8)
+      if (layout.minimum != ScaleKind::kNone) return f.template operator()<kCode, true>();
+    f.template operator()<kCode, false>();
+  });
 }
 
 // Calls f.template operator()<kBlockSteps>() with 8 where a tile's rows have one scale, with 1 or 2 steps
