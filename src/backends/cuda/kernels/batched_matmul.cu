@@ -245,10 +245,8 @@ void launch_tile(const LaunchContext& context, const Params& params, const Produ
   const int rows = params.groups * kGroupRows, threads = params.groups * kWarpgroup;
   const int shared =
       std::max(params.stages * (rows + kTokens) * kRowBytes, exchange_bytes(kTokens / 8, split, threads));
-  const dim3 grid(static_cast<unsigned>(split), ceil_div(params.tokens, kTokens),
-                  ceil_div(kGated ? 2 * params.n : params.n, rows));
-  launch_clusters(context, "batched_matmul", kernel, grid, grid.x, dim3(static_cast<unsigned>(threads + 32)),
-                  static_cast<std::size_t>(shared), maps, params);
+  const dim3 grid(split, ceil_div(params.tokens, kTokens), ceil_div(kGated ? 2 * params.n : params.n, rows));
+  launch_clusters(context, "batched_matmul", kernel, grid, split, threads + 32, shared, maps, params);
 }
 
 template <typename T, typename Out, bool kGated>

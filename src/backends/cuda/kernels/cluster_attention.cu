@@ -349,7 +349,7 @@ void cluster_attention(const LaunchContext& context, const Tensor& out, const At
     const auto run = [&]<int kDim, int kHeadTiles>() {
       using Sizes = Sizes<T, kDim, kHeadTiles>;
       constexpr auto kernel = cluster_attention_kernel<T, kDim, kHeadTiles>;
-      allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
+      allow_shared_bytes<kernel>(Sizes::kBytes);
       launch_clusters(context, "cluster attention", kernel, items * args.cluster, args.cluster,
                       Sizes::kThreads, Sizes::kBytes, args);
     };

@@ -37,8 +37,7 @@ void copy_blocks_in(const LaunchContext& context, const Tensor& to, const Tensor
   const auto in_units = [](std::int64_t bytes) { return bytes / std::int64_t{sizeof(Unit)}; };
   const std::int64_t units = in_units(to.dim(2));
   const dim3 grid(ceil_div(units, kThreads),
-                  to.data() == from.data() ? 1 : static_cast<unsigned>(std::min(pairs.dim(0), kPairsAtOnce)),
-                  static_cast<unsigned>(to.dim(0)));
+                  to.data() == from.data() ? 1 : std::min(pairs.dim(0), kPairsAtOnce), to.dim(0));
   launch(context, "copy_blocks", copy_blocks_kernel<Unit>, grid, kThreads, 0, to.data_as<Unit>(),
          from.data_as<const Unit>(), pairs.data_as<const int>(), units, in_units(to.stride(0)),
          in_units(from.stride(0)), static_cast<int>(pairs.dim(0)));

@@ -230,7 +230,7 @@ void decode_attention(const LaunchContext& context, const AttentionCall& call, c
       const auto run = [&]<int kDim, int kHeadTiles>() {
         using Sizes = Ring<E, kDim, kHeadTiles>;
         constexpr auto kernel = decode_kernel<T, E, kDim, kHeadTiles>;
-        allow_shared_bytes<kernel>(static_cast<int>(Sizes::kBytes));
+        allow_shared_bytes<kernel>(Sizes::kBytes);
         launch(context, "decode attention", kernel, Sizes::kBlocksOfSm * context.num_sms, Sizes::kThreads,
                Sizes::kBytes, args);
       };

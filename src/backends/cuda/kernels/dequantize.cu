@@ -128,7 +128,7 @@ void dequantize_rows(const LaunchContext& context, const Tensor& out, const Quan
 void embedding(const LaunchContext& context, const Tensor& out, const QuantizedMatrix& matrix,
                const Tensor& ids, std::int64_t first_row, float scale) {
   if (out.numel() == 0) return;
-  const dim3 grid(static_cast<unsigned>(ids.dim(0)), ceil_div(matrix.layout.cols, kRowThreads * 4));
+  const dim3 grid(ids.dim(0), ceil_div(matrix.layout.cols, kRowThreads * 4));
   launch(context, "quantized_embedding", quantized_embedding_kernel, grid, kRowThreads, 0, matrix,
          out.data_as<float>(), ids.data_as<const int>(), first_row, out.stride(0), scale);
 }

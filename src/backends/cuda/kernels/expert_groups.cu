@@ -168,18 +168,17 @@ bool has_grouped_experts(const ExpertShape& shape, DType dtype) {
 void experts_by_group(const LaunchContext& context, const ExpertCall& call, const ExpertShape& shape,
                       const ExpertScratch& scratch, int tile_tokens) {
   const RoutingArgs routing(call.routing);
-  launch(context, "sorting by expert", sort_kernel, dim3(static_cast<unsigned>(shape.num_experts)),
-         dim3(kSortThreads), 0, routing, scratch.offsets.data_as<int>(), scratch.tokens.data_as<int>(),
-         scratch.places.data_as<int>());
+  launch(context, "sorting by expert", sort_kernel, shape.num_experts, kSortThreads, 0, routing,
+         scratch.offsets.data_as<int>(), scratch.tokens.data_as<int>(), scratch.places.data_as<int>());
   multiply_pairs(context, call, scratch, {scratch.offsets, gate_of(call, shape), tile_tokens});
   const auto columns = static_cast<int>(shape.hidden_size);
   dispatch_float(call.x.dtype(), [&]<typename T>() {
     dispatch_width<16 / sizeof(T)>({call.out, scratch.rows}, [&]<int kWidth>() {
-      const unsigned threads = ceil_div(ceil_div(columns, kWidth), 32) * 32;
-      launch(context, "summing experts", sum_kernel<kWidth, T>, dim3(static_cast<unsigned>(call.x.dim(0))),
-             dim3(threads < kSumThreads ? threads : kSumThreads), 0, routing, call.out.data_as<T>(),
-             scratch.rows.data_as<const T>(), scratch.places.data_as<const int>(), columns,
-             call.out.stride(0), call.biases.down.data_as<const float>());
+      const int threads = ceil_div(ceil_div(columns, kWidth), 32) * 32;
+      launch(context, "summing experts", sum_kernel<kWidth, T>, call.x.dim(0), std::min(threads, kSumThreads),
+             0, routing, call.out.data_as<T>(), scratch.rows.data_as<const T>(),
+             scratch.places.data_as<const int>(), columns, call.out.stride(0),
+             call.biases.down.data_as<const float>());
     });
   });
 }

@@ -152,12 +152,10 @@ void launch_pairs(const LaunchContext& context, const ExpertCall& call, const Ex
                               .intermediate = static_cast<int>(shape.intermediate_size),
                               .gate = gate_of(call, shape),
                               .down_bias = call.biases.down.data_as<const float>()};
-  const std::int64_t tokens = call.x.dim(0);
   launch(context, "experts' gate and up", gate_up_kernel<kWidth, T, Matrix>,
-         dim3(ceil_div(args.intermediate, kWarps) * static_cast<unsigned>(args.routing.pairs)),
-         dim3(kWarps * 32), 0, args);
+         ceil_div(args.intermediate, kWarps) * args.routing.pairs, kWarps * 32, 0, args);
   launch(context, "experts' down", down_kernel<kWidth, T, Matrix>,
-         dim3(ceil_div(args.hidden, kWarps) * static_cast<unsigned>(tokens)), dim3(kWarps * 32), 0, args);
+         ceil_div(args.hidden, kWarps) * call.x.dim(0), kWarps * 32, 0, args);
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const T
                         const Tensor& weight, const Tensor& bias) {
   const LinearArgs args(out, x, weight, bias);
   if (args.tokens == 0 || args.n == 0) return;
-  const dim3 grid((args.n + kTile - 1) / kTile, (args.tokens + kTile - 1) / kTile);
+  const dim3 grid(ceil_div(args.n, kTile), ceil_div(args.tokens, kTile));
   if (weight.dtype() == DType::kF32) {
     launch(context, "fixed_order_matmul", plain_kernel, plain_grid(args), kPlainThreads, 0, args);
     return;
@@ -176,7 +176,7 @@ void fixed_order_matmul(const LaunchContext& context, const Tensor& out, const T
 void add_bias(const LaunchContext& context, const Tensor& out, const Tensor& bias) {
   const auto n = static_cast<int>(out.dim(1));
   if (n == 0 || out.dim(0) == 0) return;
-  const dim3 grid(static_cast<unsigned>(out.dim(0)), (n + kBiasThreads - 1) / kBiasThreads);
+  const dim3 grid(out.dim(0), ceil_div(n, kBiasThreads));
   const auto* values = bias.data_as<const float>();
   dispatch_out(out.dtype(), [&]<typename Out>() {
     launch(context, "add_bias", add_bias_kernel<Out>, grid, kBiasThreads, 0, out.data_as<Out>(),

@@ -227,8 +227,7 @@ void launch_tile(const LaunchContext& context, const ProductMaps& maps, const Pa
   constexpr auto kernel = grouped_matmul_kernel<T, kTokens, kGated>;
   allow_shared_bytes<kernel>(kBytes);
   const int tiles = (pairs / kTokens + std::min(params.num_experts, pairs)) * params.row_tiles;
-  launch(context, "grouped_matmul", kernel, dim3(static_cast<unsigned>(std::min(context.num_sms, tiles))),
-         dim3(kThreads), kBytes, maps, params);
+  launch(context, "grouped_matmul", kernel, std::min(context.num_sms, tiles), kThreads, kBytes, maps, params);
 }
 
 }  // namespace

@@ -377,7 +377,7 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const auto kernel = matvec_kernel<Unit, T, Out, kGated>;
   if (bytes > 48 * 1024)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "matvec");
-  launch(context, "matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
+  launch(context, "matvec", kernel, grid, kThreads, bytes, args);
 }
 
 template <int kTokenTiles, int kGroups, bool kGated, typename T, typename Out>

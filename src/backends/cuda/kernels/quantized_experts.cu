@@ -423,17 +423,16 @@ void launch_experts(const LaunchContext& context, const char* name, ExpertArgs a
   using P = Plan<kWay>;
   const Layout& layout = args.matrix.layout;
   const int columns = layout.col_tiles() * (kWay == Way::kSum ? args.routing.top_k : 1);
-  args.units = (args.expert_tiles + P::kRows - 1) / P::kRows;
+  args.units = ceil_div(args.expert_tiles, P::kRows);
   args.k_log2 = std::bit_width(static_cast<unsigned>(std::min(P::kWarps, columns))) - 1;
-  const auto blocks = static_cast<unsigned>(((args.units << args.k_log2) + P::kWarps - 1) / P::kWarps);
-  const dim3 grid(blocks, static_cast<unsigned>(items),
-                  kWay == Way::kPair ? static_cast<unsigned>(args.routing.top_k) : 1);
+  const dim3 grid(ceil_div(args.units << args.k_log2, P::kWarps), items,
+                  kWay == Way::kPair ? args.routing.top_k : 1);
   const int bytes = ring_bytes<kWay>(layout);
   dispatch_operand(dtype, [&]<typename T>() {
     dispatch_codes(layout, [&]<CodeKind kCode, bool kMinima>() {
       const auto kernel = quantized_experts_kernel<T, kCode, kMinima, kWay>;
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-      launch(context, name, kernel, grid, P::kWarps * 32, static_cast<std::size_t>(bytes), args);
+      launch(context, name, kernel, grid, P::kWarps * 32, bytes, args);
     });
   });
 }

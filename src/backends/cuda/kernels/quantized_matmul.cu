@@ -359,22 +359,17 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
   args.stages = std::min(max_stages(context, args, args.groups), ceil_div(args.col_tiles, args.split));
   const int bytes = std::max(args.stages * args.stage_bytes(args.groups),
                              exchange_bytes(kTokenBlocks, args.split, args.groups * kWarpgroup));
-  const auto cluster = static_cast<unsigned>(args.split);
-  const dim3 grid(cluster, static_cast<unsigned>(token_blocks),
-                  static_cast<unsigned>(ceil_div(args.row_tiles, args.groups * kGroupTiles)));
+  const dim3 grid(args.split, token_blocks, ceil_div(args.row_tiles, args.groups * kGroupTiles));
   dispatch_codes(args.matrix.layout, [&]<CodeKind kCode, bool kMinima>() {
     dispatch_block_steps(args.matrix.layout, [&]<int kBlockSteps>() {
       launch(context, "quantized_matmul", pack_input_kernel<T>,
-             dim3(static_cast<unsigned>(args.col_tiles),
-                  static_cast<unsigned>(token_blocks * kTokens / kPackTokens)),
-             kPackTokens * Layout::kSteps, 0, static_cast<const T*>(args.x), args.x_stride, args.tokens,
-             args.k, kBlockSteps, args.packed);
+             dim3(args.col_tiles, token_blocks * kTokens / kPackTokens), kPackTokens * Layout::kSteps, 0,
+             static_cast<const T*>(args.x), args.x_stride, args.tokens, args.k, kBlockSteps, args.packed);
       const auto kernel = quantized_matmul_kernel<T, kCode, kMinima, kBlockSteps>;
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "quantized_matmul");
-      launch_clusters(context, "quantized_matmul", kernel, grid, cluster,
-                      dim3(static_cast<unsigned>(args.groups * kWarpgroup + kCopyingWarps * 32)),
-                      static_cast<std::size_t>(bytes), args, ProductOut(args, args.n));
+      launch_clusters(context, "quantized_matmul", kernel, grid, args.split,
+                      args.groups * kWarpgroup + kCopyingWarps * 32, bytes, args, ProductOut(args, args.n));
     });
   });
 }

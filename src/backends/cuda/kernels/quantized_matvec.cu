@@ -437,7 +437,7 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
       const auto kernel = quantized_matvec_kernel<T, kCode, kMinima, kTokenTiles, kBlockSteps>;
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "quantized_matvec");
-      launch(context, "quantized_matvec", kernel, grid, kThreads, static_cast<std::size_t>(bytes), args);
+      launch(context, "quantized_matvec", kernel, grid, kThreads, bytes, args);
     };
     dispatch_block_steps(args.matrix.layout, run);
   });

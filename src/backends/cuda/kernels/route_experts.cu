@@ -164,8 +164,8 @@ void route_experts(const LaunchContext& context, const ExpertRouting& out, const
   if (logits.dim(0) == 0) return;
   const RouteArgs args = route_args(out, logits.dim(1), options);
   dispatch_up_to<1, 4, kMaxExperts / 32>(ceil_div(args.num_experts, 32), [&]<int kHeld>() {
-    launch(context, "route_experts", route_kernel<kHeld>, dim3(ceil_div(args.tokens, kWarps)),
-           dim3(kWarps * 32), 0, args, logits.data_as<const float>(), logits.stride(0));
+    launch(context, "route_experts", route_kernel<kHeld>, ceil_div(args.tokens, kWarps), kWarps * 32, 0, args,
+           logits.data_as<const float>(), logits.stride(0));
   });
 }
 
@@ -183,9 +183,8 @@ void routing_linear(const LaunchContext& context, const ExpertRouting& out, cons
       .x = x.data(), .weight = router.data(), .x_stride = x.stride(0), .hidden = static_cast<int>(x.dim(1))};
   dispatch_float(router.dtype(), [&]<typename T>() {
     dispatch_up_to<1, 4, kMaxExperts / 32>(ceil_div(args.num_experts, 32), [&]<int kHeld>() {
-      launch_clusters(context, "routing_linear", router_kernel<kHeld, T>,
-                      dim3(static_cast<unsigned>(args.tokens) * kRouterBlocks), kRouterBlocks,
-                      dim3(kRouterWarps * 32), 0, args, router_args);
+      launch_clusters(context, "routing_linear", router_kernel<kHeld, T>, args.tokens * kRouterBlocks,
+                      kRouterBlocks, kRouterWarps * 32, 0, args, router_args);
     });
   });
 }

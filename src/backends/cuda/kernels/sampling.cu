@@ -346,10 +346,10 @@ void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& la
   for (int first = 0; first < batch.num_rows; first += kMaxRows) {
     const int count = std::min(batch.num_rows - first, kMaxRows);
     const Plan plan(context, count, logits.dim(1));
-    launch(
-        context, "sample", kernel, plan.blocks, kSampleThreads, static_cast<std::size_t>(plan.shared_bytes),
-        args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
-        plan.least_share, plan.words, plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
+    launch(context, "sample", kernel, plan.blocks, kSampleThreads, plan.shared_bytes,
+           args_of(tokens, last_tokens, logits, batch, first, count), reinterpret_cast<RowState*>(bytes),
+           plan.least_share, plan.words,
+           plan.fits ? nullptr : reinterpret_cast<float4*>(bytes + kStateBytes));
   }
 }
 

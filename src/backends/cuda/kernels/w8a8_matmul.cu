@@ -130,9 +130,9 @@ void round_input(const LaunchContext& context, const RoundedInput& out, const Te
   dispatch_float(x.dtype(), [&]<typename T>() {
     dispatch_w8a8(matrix, [&]<typename Codes>() {
       launch(context, "round_input",
-             splits_into(x, kPiece) ? round_kernel<Codes, T, true> : round_kernel<Codes, T, false>,
-             static_cast<unsigned>(x.dim(0)), kRoundThreads, 0, matrix, x.data_as<const T>(), x.stride(0),
-             out.codes.data_as<std::uint8_t>(), out.scales.data_as<float>());
+             splits_into(x, kPiece) ? round_kernel<Codes, T, true> : round_kernel<Codes, T, false>, x.dim(0),
+             kRoundThreads, 0, matrix, x.data_as<const T>(), x.stride(0), out.codes.data_as<std::uint8_t>(),
+             out.scales.data_as<float>());
     });
   });
 }
@@ -151,7 +151,7 @@ void w8a8_fixed_order_matmul(const LaunchContext& context, const Tensor& out, co
 void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& sums, const RoundedInput& x,
                 const W8a8Matrix& matrix, const Tensor& bias) {
   const LinearArgs args(out, x.codes, matrix.code_tensor(DType::kU8), bias);
-  const dim3 grid(ceil_div(matrix.rows, kRowThreads), static_cast<unsigned>(args.tokens));
+  const dim3 grid(ceil_div(matrix.rows, kRowThreads), args.tokens);
   dispatch_out(out.dtype(), [&]<typename Out>() {
     launch(context, "scale_sums", scale_sums_kernel<Out>, grid, kRowThreads, 0, args, matrix,
            x.scales.data_as<const float>(), sums.data_as<const int>());
@@ -161,7 +161,7 @@ void scale_sums(const LaunchContext& context, const Tensor& out, const Tensor& s
 void embedding(const LaunchContext& context, const Tensor& out, const W8a8Matrix& matrix, const Tensor& ids,
                std::int64_t first_row, float scale) {
   if (out.numel() == 0) return;
-  const dim3 grid(static_cast<unsigned>(ids.dim(0)), ceil_div(matrix.cols, kRowThreads));
+  const dim3 grid(ids.dim(0), ceil_div(matrix.cols, kRowThreads));
   dispatch_w8a8(matrix, [&]<typename Codes>() {
     launch(context, "w8a8_embedding", w8a8_embedding_kernel<Codes>, grid, kRowThreads, 0, matrix,
            out.data_as<float>(), out.stride(0), ids.data_as<const int>(), first_row, scale);

@@ -398,8 +398,8 @@ void launch_w8a8(const LaunchContext& context, const W8a8Args& args, int bytes) 
   const auto kernel = w8a8_matvec_kernel<Codes, T, kBlocks>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "w8a8_matvec");
   const int units = ceil_div(args.n, 1 << args.unit_rows_log2);
-  launch(context, "w8a8_matvec", kernel, std::min(units, context.num_sms), kThreads + kRoundThreads,
-         static_cast<std::size_t>(bytes), args);
+  launch(context, "w8a8_matvec", kernel, std::min(units, context.num_sms), kThreads + kRoundThreads, bytes,
+         args);
 }
 
 }  // namespace
