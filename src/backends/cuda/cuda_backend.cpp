@@ -11,8 +11,6 @@
 namespace quire::cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
-
 struct CudaGraph final : Graph {
   explicit CudaGraph(cudaGraphExec_t graph) : executable(graph, cudaGraphExecDestroy) {}
   std::shared_ptr<CUgraphExec_st> executable;
@@ -27,8 +25,6 @@ struct CudaAttentionPlan final : AttentionPlan {
 Tensor whole(const Buffer& buffer) {
   return Tensor(buffer.data(), DType::kU8, {static_cast<std::int64_t>(buffer.bytes())}, buffer.device());
 }
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // f of what kernels see of the weight, in its form.
 template <typename F>
@@ -253,8 +249,7 @@ std::size_t CudaBackend::attention_workspace_bytes(const AttentionShape& shape) 
 }
 
 std::int64_t CudaBackend::prefill_start(const AttentionShape& shape) const {
-  if (deterministic_) return 0;
-  return static_cast<std::int64_t>(aligned(decode_workspace_bytes(shape, context_.num_sms)));
+  return deterministic_ ? 0 : static_cast<std::int64_t>(decode_workspace_bytes(shape, context_.num_sms));
 }
 
 Tensor CudaBackend::prefill_workspace(const Tensor& workspace, const AttentionShape& shape) const {

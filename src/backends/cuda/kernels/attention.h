@@ -73,7 +73,8 @@ struct SequenceArgs {
   int num_sequences;
 };
 
-// Sequences of one query token. Rows of other sequences, and of sequences of length 0, are left alone.
+// Sequences of one query token. Rows of other sequences, and of sequences of length 0, are left alone. The
+// workspace's bytes are a multiple of 256.
 std::size_t decode_workspace_bytes(const AttentionShape& shape, int num_sms);
 void plan_decode(const LaunchContext& context, const AttentionBatch& batch, const AttentionShape& shape,
                  const Tensor& workspace);
