@@ -172,12 +172,11 @@ __device__ inline void pin(float (&sums)[kBlocks][4]) {
 #define QUIRE_REGISTERS_128 \
   QUIRE_REGISTERS_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define QUIRE_BLOCK(b) "+f"(sums[b][0]), "+f"(sums[b][1]), "+f"(sums[b][2]), "+f"(sums[b][3])
-#define QUIRE_BLOCKS_4(b) QUIRE_BLOCK(b), QUIRE_BLOCK((b) + 1), QUIRE_BLOCK((b) + 2), QUIRE_BLOCK((b) + 3)
-#define QUIRE_BLOCKS_32(b) QUIRE_BLOCKS_4(b)
-#define QUIRE_BLOCKS_48(b) QUIRE_BLOCKS_4(b), QUIRE_BLOCK((b) + 4), QUIRE_BLOCK((b) + 5)
-#define QUIRE_BLOCKS_64(b) QUIRE_BLOCKS_4(b), QUIRE_BLOCKS_4((b) + 4)
-#define QUIRE_BLOCKS_96(b) QUIRE_BLOCKS_64(b), QUIRE_BLOCKS_4((b) + 8)
-#define QUIRE_BLOCKS_128(b) QUIRE_BLOCKS_96(b), QUIRE_BLOCKS_4((b) + 12)
+#define QUIRE_BLOCKS_32(b) QUIRE_BLOCK(b), QUIRE_BLOCK((b) + 1), QUIRE_BLOCK((b) + 2), QUIRE_BLOCK((b) + 3)
+#define QUIRE_BLOCKS_48(b) QUIRE_BLOCKS_32(b), QUIRE_BLOCK((b) + 4), QUIRE_BLOCK((b) + 5)
+#define QUIRE_BLOCKS_64(b) QUIRE_BLOCKS_32(b), QUIRE_BLOCKS_32((b) + 4)
+#define QUIRE_BLOCKS_96(b) QUIRE_BLOCKS_64(b), QUIRE_BLOCKS_32((b) + 8)
+#define QUIRE_BLOCKS_128(b) QUIRE_BLOCKS_64(b), QUIRE_BLOCKS_64((b) + 8)
 
 // sums (=, or += where add) a · bᵀ by blocks of 8 columns, the layout of mma.cuh: a [64, 16] by_rows, b [N, 16] by_rows.
 // Of codes of 8 bits [64, 32] and [N, 32].
@@ -276,7 +275,6 @@ __device__ inline void multiply_registers_and_rows(float (&sums)[8][4], const st
 #undef QUIRE_BLOCKS_64
 #undef QUIRE_BLOCKS_48
 #undef QUIRE_BLOCKS_32
-#undef QUIRE_BLOCKS_4
 #undef QUIRE_BLOCK
 #undef QUIRE_REGISTERS_128
 #undef QUIRE_REGISTERS_96
