@@ -120,8 +120,6 @@ class CodeScales {
   }
 
  private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
-
   const Params& p_;
   float of_rows_[2] = {};
 };

@@ -56,16 +56,15 @@ __device__ void load_tile(Tile<T>& tile, const T* matrix, std::int64_t stride, i
 // sums of this warp += the stage's products.
 template <typename T>
 __device__ void multiply_stage(float (&sums)[2][4][4], Stage<T>& stage, int token, int row) {
-  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int step = 0; step < kTile / 16; ++step) {
     std::uint32_t a[2][4];
     std::uint32_t b[2][4];  // [16 rows of the weight]: both halves of k for the first 8, then for the others
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      load_matrices(a[i], stage.x.chunk(token + i * 16 + lane % 16, step * 2 + lane / 16));
-      load_matrices(b[i],
-                    stage.weight.chunk(row + i * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+      load_matrices(a[i], stage.x.chunk(token + i * 16 + lane() % 16, step * 2 + lane() / 16));
+      load_matrices(
+          b[i], stage.weight.chunk(row + i * 16 + lane() / 16 * 8 + lane() % 8, step * 2 + lane() / 8 % 2));
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -78,15 +77,14 @@ __device__ void multiply_stage(float (&sums)[2][4][4], Stage<T>& stage, int toke
 
 template <typename Out>
 __device__ void store_sums(const LinearArgs& args, const float (&sums)[2][4][4], int token, int row) {
-  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
-        store_sum<Out>(args, token + i * 16 + part / 2 * 8 + lane / 4, row + j * 8 + lane % 4 * 2 + part % 2,
-                       sums[i][j][part]);
+        store_sum<Out>(args, token + i * 16 + part / 2 * 8 + lane() / 4,
+                       row + j * 8 + lane() % 4 * 2 + part % 2, sums[i][j][part]);
       }
     }
   }
@@ -112,9 +110,8 @@ __global__ __launch_bounds__(kThreads) void tensor_core_kernel(LinearArgs args) 
   };
   for (int step = 0; step < kStages - 1; ++step) load(step);
 
-  const int warp = threadIdx.x / 32;
-  const int token = warp / 2 * kWarpTile;
-  const int row = warp % 2 * kWarpTile;
+  const int token = warp() / 2 * kWarpTile;
+  const int row = warp() % 2 * kWarpTile;
   float sums[2][4][4] = {};
   for (int step = 0; step < num_steps; ++step) {
     wait_for_copies<kStages - 2>();

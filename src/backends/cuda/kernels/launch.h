@@ -39,6 +39,10 @@ bool overlaps_kernels();
 bool is_hopper();
 
 #ifdef __CUDACC__
+// This thread's place in its warp, and that warp's in a block of one dimension.
+__device__ inline int lane() { return static_cast<int>(threadIdx.x % 32); }
+__device__ inline int warp() { return static_cast<int>(threadIdx.x / 32); }
+
 // Kernels of one launch() overlap where overlaps_kernels(). What every kernel owes for that: it calls
 // wait_for_kernels() before it reads what a kernel before it wrote and before it writes anything, in every
 // thread that does either, and in some thread of every launch, since the next one takes its end for that of

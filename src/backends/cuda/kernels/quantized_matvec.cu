@@ -82,9 +82,8 @@ struct BlockTiles {
 // A warp's part of a block: units of every row_step-th row of tiles.
 struct WarpTiles {
   __device__ explicit WarpTiles(const MatvecArgs& args) {
-    const int warp = static_cast<int>(threadIdx.x / 32);
-    k_warp = warp & ((1 << args.k_warps_log2) - 1);
-    first_row = warp >> args.k_warps_log2;
+    k_warp = warp() & ((1 << args.k_warps_log2) - 1);
+    first_row = warp() >> args.k_warps_log2;
     row_step = kWarps >> args.k_warps_log2;
     first_col = args.warp_units.begin(k_warp) * args.unit_tiles;
     end_col = min(args.warp_units.begin(k_warp + 1) * args.unit_tiles, args.col_tiles);
@@ -151,7 +150,6 @@ class UnitRing {
   }
 
  private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ int unit_bytes() const { return kUnit * args_.matrix.layout.tile_bytes; }
   __device__ std::uint8_t* place() const { return memory_ + at_.place * unit_bytes(); }
 
@@ -359,10 +357,9 @@ __global__ __launch_bounds__(kThreads,
   const BlockTiles tiles(args);
   const WarpTiles own(args);
   const int ring_bytes = args.ring_units * kUnit * layout.tile_bytes;
-  const int warp = static_cast<int>(threadIdx.x / 32);
   auto* partial = reinterpret_cast<float*>(shared + kWarps * ring_bytes);
   const int tile_floats = args.tokens * kRowPitch;
-  UnitRing<kUnit> ring(args, tiles, own, shared + warp * ring_bytes, barriers[warp]);
+  UnitRing<kUnit> ring(args, tiles, own, shared + warp() * ring_bytes, barriers[warp()]);
   ring.fill();
   if (layout.scale == ScaleKind::kByte || layout.minimum == ScaleKind::kByte) {
     bytes.load(args.matrix);

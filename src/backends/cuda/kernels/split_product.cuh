@@ -61,8 +61,6 @@ class ProductWriter {
   }
 
  private:
-  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
-
   // 8 columns of out from `column` on by 8 tokens: two tokens of column lane / 4.
   __device__ void write_half(float first, float second, int column, int token) const {
     if constexpr (sizeof(Out) == 4) {
