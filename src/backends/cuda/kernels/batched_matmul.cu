@@ -278,8 +278,8 @@ void multiply(const LaunchContext& context, const Tensor& out, const Tensor& x, 
   const BatchedPlan plan = plan_batched_matmul(args.tokens, rows, slices, order, of_codes);
   const ProductMaps maps{map_weight(weight, plan.groups * kGroupRows, gate ? args.n : 0),
                          map_rows(x, plan.tile_tokens)};
-  const Params params{
-      ProductOut(args, args.n), scales.of_rows, scales.of_tokens, slices, depth, plan.groups, plan.stages};
+  const Params params{ProductOut(args), scales.of_rows, scales.of_tokens, slices, depth,
+                      plan.groups,      plan.stages};
   const auto launch_types = [&]<typename T, typename Out>() {
     if constexpr (sizeof(Out) == 2)
       if (gate) return launch_tokens<T, Out, true>(context, params, maps, plan);

@@ -369,7 +369,7 @@ void launch_batched(const LaunchContext& context, BatchedArgs args) {
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "quantized_matmul");
       launch_clusters(context, "quantized_matmul", kernel, grid, args.split,
-                      args.groups * kWarpgroup + kCopyingWarps * 32, bytes, args, ProductOut(args, args.n));
+                      args.groups * kWarpgroup + kCopyingWarps * 32, bytes, args, ProductOut(args));
     });
   });
 }

@@ -11,13 +11,12 @@
 namespace quire::cuda {
 
 struct ProductOut {
-  // columns: of out.
-  ProductOut(const LinearArgs& args, int columns)
+  explicit ProductOut(const LinearArgs& args)
       : bias(args.bias),
         out(args.out),
         out_stride(args.out_stride),
         tokens(args.tokens),
-        n(columns),
+        n(args.n),
         activation(args.activation),
         pairs(reinterpret_cast<std::uintptr_t>(args.out) % 4 == 0 && args.out_stride % 2 == 0) {}
 
@@ -25,7 +24,7 @@ struct ProductOut {
   void* out;
   std::int64_t out_stride;
   int tokens;
-  int n;
+  int n;                       // columns
   ActivationTerms activation;  // of a gate
   bool pairs;                  // two neighbours of a row of out can be stored at once
 };
