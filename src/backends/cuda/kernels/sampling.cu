@@ -1,6 +1,6 @@
 // One token for each row of logits: greedy, or the winner of a Gumbel-max race among the tokens that filters
-// leave. Rows without any are one long stream of logits, cut evenly among the blocks; then
-// clusters of blocks take the other rows, one at a time.
+// leave. Rows without any are one long stream of logits, cut evenly among the blocks; then clusters of blocks
+// take the other rows, one at a time.
 // Bytes: every logit, [rows, vocab] f32 of any stride, is read once: 4 * vocab a row (256 x 151936: 156 MB,
 // 36 us at 4.3 TB/s). The random numbers are the other limit: 22.5 cycles of a multiprocessor for the 128
 // that a warp draws at a time, 28 us for those 256 rows. Measured on an H200, bench/cuda/sampling_bench,
@@ -257,9 +257,7 @@ __global__ void QUIRE_ROW_CLUSTER __launch_bounds__(kSampleThreads, 2)
 std::int64_t groups_of(std::int64_t vocab_size) { return (vocab_size + 3) / 4; }
 
 // Groups that each block of a cluster takes.
-int slice_of(std::int64_t vocab_size) {
-  return static_cast<int>((groups_of(vocab_size) + row_group_size() - 1) / row_group_size());
-}
+int slice_of(std::int64_t vocab_size) { return ceil_div(groups_of(vocab_size), row_group_size()); }
 
 // How a launch for `rows` rows of a vocabulary is laid out.
 struct Plan {
@@ -268,11 +266,12 @@ struct Plan {
   int shared_bytes;  // of a block
   int least_share;   // groups of a block, of rows without filters
   int blocks;
+  std::size_t scratch_bytes;
 
   Plan(const LaunchContext& context, int rows, std::int64_t vocab_size) {
     constexpr int kPerWord = kSampleThreads * kGroupsPerWord;
     const int slice = slice_of(vocab_size);
-    words = (slice + kPerWord - 1) / kPerWord;
+    words = ceil_div(slice, kPerWord);
     const int marks = words * kSampleThreads * static_cast<int>(sizeof(unsigned));
     const int part = slice * static_cast<int>(sizeof(float4));
     const int most_bytes = context.shared_bytes - kOwnBytes;
@@ -283,16 +282,9 @@ struct Plan {
     // Two groups a thread at the least, or a row.
     const std::int64_t groups = groups_of(vocab_size);
     least_share = static_cast<int>(std::min<std::int64_t>(2 * kSampleThreads, groups));
-    const std::int64_t shares = (rows * groups + least_share - 1) / least_share;
-    const std::int64_t clusters = (shares + row_group_size() - 1) / row_group_size();
-    const int most = clusters_at_once(context);
-    blocks = static_cast<int>(std::clamp<std::int64_t>(std::max<std::int64_t>(clusters, rows), 1, most)) *
-             row_group_size();
-  }
-
-  std::size_t scratch_bytes(std::int64_t vocab_size) const {
-    if (fits) return 0;
-    return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(slice_of(vocab_size)) * sizeof(float4);
+    const int clusters = ceil_div(ceil_div(rows * groups, least_share), row_group_size());
+    blocks = std::clamp(std::max(clusters, rows), 1, clusters_at_once(context)) * row_group_size();
+    scratch_bytes = fits ? 0 : static_cast<std::size_t>(blocks) * static_cast<std::size_t>(part);
   }
 
  private:
@@ -335,7 +327,7 @@ SampleArgs args_of(const Tensor& tokens, const Tensor& last_tokens, const Tensor
 
 // Workspace: the states of kMaxRows rows, then what is scratch.
 std::size_t sampling_workspace_bytes(const LaunchContext& context, int max_rows, std::int64_t vocab_size) {
-  return kStateBytes + Plan(context, std::min(max_rows, kMaxRows), vocab_size).scratch_bytes(vocab_size);
+  return kStateBytes + Plan(context, std::min(max_rows, kMaxRows), vocab_size).scratch_bytes;
 }
 
 void sample(const LaunchContext& context, const Tensor& tokens, const Tensor& last_tokens,
