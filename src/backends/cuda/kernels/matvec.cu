@@ -364,8 +364,7 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
   const int units = ceil_div(ceil_div(groups, grid) * (kGated ? 2 : 1), Unit::kGroups);  // along the rows
   args.ring_units = std::min(Unit::kRing, units * ceil_div(args.warp_columns, kUnitColumns));
   const int ring_bytes = kWarps * args.ring_units * Unit::kVectors * int{sizeof(uint4)};
-  const auto rows_that_fit =
-      static_cast<unsigned>((context.shared_bytes - ring_bytes) / partial_bytes(args.tokens, 1));
+  const unsigned rows_that_fit = (context.shared_bytes - ring_bytes) / partial_bytes(args.tokens, 1);
   const unsigned pass_rows = std::min(
       {kPassRows, std::bit_floor(rows_that_fit), std::bit_ceil(static_cast<unsigned>(units * Unit::kRows))});
   args.pass_rows_log2 = std::countr_zero(pass_rows);

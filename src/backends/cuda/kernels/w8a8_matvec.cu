@@ -365,7 +365,7 @@ int ring_bytes(const W8a8Args& args) {
 // Sets how a block uses its warps and its memory; gives the bytes, or 0 where they do not suffice.
 int plan_block(const LaunchContext& context, W8a8Args& args) {
   const W8a8Matrix& matrix = args.matrix;
-  const auto log2 = [](int n) { return std::countr_zero(static_cast<unsigned>(n)); };
+  const auto log2 = [](unsigned n) { return std::countr_zero(n); };
   if (matrix.block_cols < matrix.cols) {
     args.block_log2 = log2(matrix.block_cols);
     args.block_rows_log2 = log2(matrix.block_rows);
@@ -377,8 +377,7 @@ int plan_block(const LaunchContext& context, W8a8Args& args) {
   args.unit_rows_log2 = is_small || args.is_gated ? 3 : 4;
   const int units = ceil_div(args.n, 1 << args.unit_rows_log2);
   const int block_units = ceil_div(units, std::min(units, context.num_sms));
-  args.pass_units_log2 =
-      log2(static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(block_units, kPassUnits)))));
+  args.pass_units_log2 = log2(std::bit_ceil(static_cast<unsigned>(std::min(block_units, kPassUnits))));
   const auto bytes = [&] {
     return ring_bytes(args) + args.tokens * (kWarps * args.partial_pitch() + matrix.num_blocks) * 4 +
            args.tokens * args.x_pitch;
