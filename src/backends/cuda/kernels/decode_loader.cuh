@@ -142,7 +142,7 @@ template <typename E, int kDim, int kHeadTiles>
 struct Ring {
   using TileRows = Rows<sizeof(E) * kDim>;
   using QueryRows = Rows<2 * kDim>;
-  static constexpr int kWarps = warps_per_block(kDim);
+  static constexpr int kWarps = kDim > 128 ? 2 : 4;  // what each needs of shared memory grows with kDim
   static constexpr unsigned kThreads = kWarps * kWarpSize;
   static constexpr unsigned kHeads = 8 * kHeadTiles;
   static constexpr unsigned kRowBytes = sizeof(E) * kDim;

@@ -21,9 +21,6 @@ constexpr int blocks_per_sm(CacheCode code, int head_tiles) {
   return code != CacheCode::kNone && head_tiles == 1 ? 3 : 2;
 }
 
-// What a warp needs of shared memory grows with the head size.
-constexpr int warps_per_block(int head_dim) { return head_dim > 128 ? 2 : 4; }
-
 // How the query heads of a KV head are cut into items.
 struct HeadSplit {
   explicit HeadSplit(const AttentionShape& shape) : HeadSplit(shape.num_heads, shape.num_kv_heads) {}
