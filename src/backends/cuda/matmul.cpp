@@ -169,25 +169,6 @@ bool own_linear(const LaunchContext& context, const Tensor& out, const Tensor& x
   return true;
 }
 
-}  // namespace
-
-void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
-            const Tensor& weight, const Tensor& bias, const Tensor& /*workspace*/) {
-  const SumOrder order = library == nullptr ? SumOrder::kFixed : SumOrder::kFree;
-  if (own_linear(context, out, x, weight, bias, order, {})) return;
-  const bool by_library = library != nullptr && weight.dtype() != DType::kF32;
-  if (!by_library || !library->multiply(context, out, x, weight, bias))
-    fixed_order_matmul(context, out, x, weight, bias);
-}
-
-bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
-                        const Tensor& weight, Activation activation, SumOrder order,
-                        const Tensor& /*workspace*/) {
-  return own_linear(context, out, x, weight, {}, order, activation);
-}
-
-namespace {
-
 // As many rows of the weight at a time as the workspace takes, in 16 bits, by the library.
 void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, const Tensor& out,
                           const Tensor& x, const QuantizedMatrix& weight, const Tensor& bias,
@@ -209,6 +190,21 @@ void multiply_dequantized(const LaunchContext& context, LibraryMatmul& library, 
 }
 
 }  // namespace
+
+void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
+            const Tensor& weight, const Tensor& bias, const Tensor& /*workspace*/) {
+  const SumOrder order = library == nullptr ? SumOrder::kFixed : SumOrder::kFree;
+  if (own_linear(context, out, x, weight, bias, order, {})) return;
+  const bool by_library = library != nullptr && weight.dtype() != DType::kF32;
+  if (!by_library || !library->multiply(context, out, x, weight, bias))
+    fixed_order_matmul(context, out, x, weight, bias);
+}
+
+bool fused_gated_linear(const LaunchContext& context, const Tensor& out, const Tensor& x,
+                        const Tensor& weight, Activation activation, SumOrder order,
+                        const Tensor& /*workspace*/) {
+  return own_linear(context, out, x, weight, {}, order, activation);
+}
 
 void linear(const LaunchContext& context, LibraryMatmul* library, const Tensor& out, const Tensor& x,
             const QuantizedMatrix& weight, const Tensor& bias, const Tensor& workspace) {

@@ -19,10 +19,10 @@ struct MatmulScales {
 };
 
 // Products of 16-bit types, of E4M3 (as u8, with scales), and of i8 to i32, by cuBLASLt; what the tensors are
-// is said in linear.h. How a shape is computed is
-// the library's first choice and stays: after a shape's first use nothing is allocated, and calls can be
-// captured. (On an H200 the fastest of its first five choices took 3.5 % less, in the mean of 90 shapes of
-// Qwen3-0.6B with 24 to 512 tokens; to find it takes 0.5 s at every start.)
+// is said in linear.h. How a shape is computed is the library's first choice and stays: after a shape's first
+// use nothing is allocated, and calls can be captured. (On an H200 the fastest of its first five choices took
+// 3.5 % less, in the mean of 90 shapes of Qwen3-0.6B with 24 to 512 tokens; to find it takes 0.5 s at every
+// start.)
 // Thread contract: one thread at a time, one stream.
 class LibraryMatmul {
  public:

@@ -58,9 +58,8 @@ struct QuantizedLayout {
   }
   constexpr int row_tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   constexpr int col_tiles() const { return (cols + kTileColumns - 1) / kTileColumns; }
-  constexpr std::int64_t row_bytes() const {
-    return std::int64_t{tile_bytes} * col_tiles();
-  }  // of a row of tiles
+  // Of a row of tiles.
+  constexpr std::int64_t row_bytes() const { return std::int64_t{tile_bytes} * col_tiles(); }
 };
 
 // What 256 codes stand for; scale bytes, minimum bytes and codes.
