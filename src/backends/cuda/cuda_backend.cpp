@@ -189,23 +189,6 @@ Buffer CudaBackend::load_codes(const WeightTensor& codes, std::span<const std::b
   return buffer;
 }
 
-std::unique_ptr<LinearWeights> CudaBackend::make_quantized(std::span<const WeightGroup> parts) {
-  const QuantizedRows rows = quantized_rows(parts);
-  const QuantizedLayout layout = quantized_layout(parts);
-  Buffer buffer = load_codes(*quantized_tiles(rows, layout), quantized_tail(rows, layout));
-  const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
-  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix, layout.rows, layout.cols);
-}
-
-std::unique_ptr<LinearWeights> CudaBackend::make_w8a8(std::span<const WeightGroup> parts) {
-  const QuantizedRows rows = quantized_rows(parts);
-  const W8a8Matrix layout = w8a8_matrix(nullptr, parts);
-  const std::vector<float> scales = w8a8_scales(rows, layout);
-  Buffer buffer = load_codes(*w8a8_codes(rows, layout), std::as_bytes(std::span(scales)));
-  const W8a8Matrix matrix = w8a8_matrix(buffer.data(), parts);
-  return std::make_unique<W8a8Linear>(std::move(buffer), matrix, matrix.rows, matrix.cols);
-}
-
 std::size_t CudaBackend::linear_bytes(std::span<const WeightGroup> parts, DType dtype) const {
   const LinearFormat& format = parts.front().format;
   if (format.is_plain()) return Backend::linear_bytes(parts, dtype);
@@ -223,7 +206,18 @@ std::unique_ptr<LinearWeights> CudaBackend::make_linear(std::span<const WeightGr
   }
   if (quantized_workspace_.bytes() == 0)
     quantized_workspace_ = allocate(kQuantizedWorkspaceBytes, MemoryKind::kDevice);
-  return format.input.code != InputFormat::Code::kNone ? make_w8a8(parts) : make_quantized(parts);
+  const QuantizedRows rows = quantized_rows(parts);
+  if (format.input.code != InputFormat::Code::kNone) {
+    const W8a8Matrix layout = w8a8_matrix(nullptr, parts);
+    const std::vector<float> scales = w8a8_scales(rows, layout);
+    Buffer buffer = load_codes(*w8a8_codes(rows, layout), std::as_bytes(std::span(scales)));
+    const W8a8Matrix matrix = w8a8_matrix(buffer.data(), parts);
+    return std::make_unique<W8a8Linear>(std::move(buffer), matrix, matrix.rows, matrix.cols);
+  }
+  const QuantizedLayout layout = quantized_layout(parts);
+  Buffer buffer = load_codes(*quantized_tiles(rows, layout), quantized_tail(rows, layout));
+  const QuantizedMatrix matrix = quantized_matrix(buffer.data(), layout, rows.format);
+  return std::make_unique<QuantizedLinear>(std::move(buffer), matrix, layout.rows, layout.cols);
 }
 
 void CudaBackend::linear(const Tensor& out, const Tensor& x, const LinearWeights& weights,

@@ -166,8 +166,6 @@ class CudaBackend final : public Backend {
   Tensor load(const WeightTensor& rows, const Buffer& buffer, DType dtype);
   // Memory with the codes and, behind them, the tail.
   Buffer load_codes(const WeightTensor& codes, std::span<const std::byte> tail);
-  std::unique_ptr<LinearWeights> make_quantized(std::span<const WeightGroup> parts);
-  std::unique_ptr<LinearWeights> make_w8a8(std::span<const WeightGroup> parts);
   // Deterministic, one kernel takes all rows of attention, and its part of the workspace is the whole.
   PrefillOf prefill_of() const { return deterministic_ ? PrefillOf::kAllInFixedOrder : PrefillOf::kChunks; }
   std::int64_t prefill_start(const AttentionShape& shape) const;
