@@ -269,10 +269,8 @@ void CudaBackend::attention(const Tensor& out, const Tensor& q, const KvCacheLay
   AttentionCall call{out, q, cache, scores, {}};
   const auto head_dim = static_cast<int>(cache.keys.dim(3));
   const bool fast = has_fast_attention(q.dtype(), head_dim) && !scores.alibi_slopes.defined();
-  if (!batch.workspace.defined() || !fast) {
-    fixed_order_attention(context(OpKind::kAttention), call, batch, shape);
-    return;
-  }
+  if (!batch.workspace.defined() || !fast)
+    return fixed_order_attention(context(OpKind::kAttention), call, batch, shape);
   if (!deterministic_) {
     call.workspace = batch.workspace.rows(0, prefill_start(shape));
     decode_attention(context(OpKind::kAttention), call, batch, shape);
@@ -302,11 +300,9 @@ void CudaBackend::gated_linear(const Tensor& out, const Tensor& x, const LinearW
 void CudaBackend::routing_linear(const ExpertRouting& out, const Tensor& x, const LinearWeights& router,
                                  const RouterOptions& options, const Tensor& logits) {
   const auto* plain = dynamic_cast<const CudaLinear*>(&router);
-  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->matrix())) {
-    Backend::routing_linear(out, x, router, options, logits);
-  } else {
-    cuda::routing_linear(context(OpKind::kLinear), out, x, plain->matrix(), options);
-  }
+  if (deterministic_ || plain == nullptr || !routing_linear_supports(x, plain->matrix()))
+    return Backend::routing_linear(out, x, router, options, logits);
+  cuda::routing_linear(context(OpKind::kLinear), out, x, plain->matrix(), options);
 }
 
 std::unique_ptr<ExpertWeights> CudaBackend::make_experts(std::span<const ExpertParts> experts,

@@ -166,32 +166,24 @@ class CudaCommunicator final : public Communicator {
   void all_reduce(const Tensor& tensor) override {
     if (tensor.numel() == 0) return;
     const LaunchContext& context = backend_.context();  // for NCCL, too: the device is current then
-    if (peers_) {
-      peer_all_reduce(context, peers_->peers(), tensor);
-    } else {
-      nccl_->all_reduce(tensor);
-    }
+    if (peers_) return peer_all_reduce(context, peers_->peers(), tensor);
+    nccl_->all_reduce(tensor);
   }
 
   void all_reduce_add_norm(Backend& backend, const Tensor& out, const Tensor& residual, const Tensor& x,
                            float scale, const NormParams& params) override {
     if (x.numel() == 0) return;
-    if (peers_ && peer_all_reduce_add_norm_supports(out, residual, x, params)) {
-      peer_all_reduce_add_norm(backend_.context(), peers_->peers(), out, residual, x, scale, params);
-    } else {
-      Communicator::all_reduce_add_norm(backend, out, residual, x, scale, params);
-    }
+    if (!peers_ || !peer_all_reduce_add_norm_supports(out, residual, x, params))
+      return Communicator::all_reduce_add_norm(backend, out, residual, x, scale, params);
+    peer_all_reduce_add_norm(backend_.context(), peers_->peers(), out, residual, x, scale, params);
   }
 
   void all_gather(const Tensor& out, const Tensor& in) override {
     check_fit(out, in);
     if (in.numel() == 0) return;
     const LaunchContext& context = backend_.context();
-    if (peers_) {
-      peer_gather(context, peers_->peers(), out, in);
-    } else {
-      nccl_->all_gather(out, in);
-    }
+    if (peers_) return peer_gather(context, peers_->peers(), out, in);
+    nccl_->all_gather(out, in);
   }
 
   Tensor gather_share(const Tensor& out, const Tensor& in) override {

@@ -381,11 +381,9 @@ void launch_matvec(const LaunchContext& context, MatvecArgs args) {
 
 template <int kTokenTiles, int kGroups, bool kGated, typename T, typename Out>
 void launch_ring(const LaunchContext& context, const MatvecArgs& args) {
-  if (fits(context, args.tokens, kLargeRing)) {
-    launch_matvec<Unit<kTokenTiles, kGroups, kLargeRing>, T, Out, kGated>(context, args);
-  } else {
-    launch_matvec<Unit<kTokenTiles, kGroups, kSmallRing>, T, Out, kGated>(context, args);
-  }
+  if (fits(context, args.tokens, kLargeRing))
+    return launch_matvec<Unit<kTokenTiles, kGroups, kLargeRing>, T, Out, kGated>(context, args);
+  launch_matvec<Unit<kTokenTiles, kGroups, kSmallRing>, T, Out, kGated>(context, args);
 }
 
 }  // namespace
