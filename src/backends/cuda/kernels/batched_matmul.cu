@@ -253,11 +253,8 @@ void launch_tokens(const LaunchContext& context, const Params& params, const Pro
   const auto run = [&]<int kTokens>() {
     launch_tile<T, Out, kTokens, kGated>(context, params, maps, plan.split);
   };
-  if constexpr (sizeof(T) > 1) {
-    dispatch<32, 48, BatchedPlan::kTileTokens, BatchedPlan::kWideTileTokens>(plan.tile_tokens, run);
-  } else {
-    dispatch<32, 48, BatchedPlan::kTileTokens, BatchedPlan::kCodeTileTokens>(plan.tile_tokens, run);
-  }
+  constexpr int kWidest = sizeof(T) > 1 ? BatchedPlan::kWideTileTokens : BatchedPlan::kCodeTileTokens;
+  dispatch<32, 48, BatchedPlan::kTileTokens, kWidest>(plan.tile_tokens, run);
 }
 
 // Of codes: what sums of them are times.

@@ -161,14 +161,11 @@ void prefill_attention(const LaunchContext& context, const AttentionCall& call, 
                        const AttentionShape& shape, PrefillOf of) {
   if (!has_work(batch, of)) return;
   PrefillParams params = prefill_params(call, batch, shape, of);
-  if (is_hopper()) {
-    if (of == PrefillOf::kChunks) params.pieces = pieces_of(context, batch, params);
-    params.parts = reinterpret_cast<float*>(call.workspace.data_as<std::uint8_t>() + plan_bytes(shape));
-    prefill_attention_hopper(context, params, call, batch, shape);
-    if (params.pieces > 1) merge_prefill(context, params, batch, shape, call.q.dtype());
-  } else {
-    prefill_attention_mma(context, params, batch, shape, call.q.dtype());
-  }
+  if (!is_hopper()) return prefill_attention_mma(context, params, batch, shape, call.q.dtype());
+  if (of == PrefillOf::kChunks) params.pieces = pieces_of(context, batch, params);
+  params.parts = reinterpret_cast<float*>(call.workspace.data_as<std::uint8_t>() + plan_bytes(shape));
+  prefill_attention_hopper(context, params, call, batch, shape);
+  if (params.pieces > 1) merge_prefill(context, params, batch, shape, call.q.dtype());
 }
 
 }  // namespace quire::cuda
