@@ -16,16 +16,9 @@ constexpr int kTileColumns = QuantizedLayout::kTileColumns;
 constexpr int kStepColumns = QuantizedLayout::kStepColumns;
 
 ScaleKind kind_of(ScaleType type) {
-  switch (type) {
-    case ScaleType::kNone:
-      return ScaleKind::kNone;
-    case ScaleType::kF32:
-      return ScaleKind::kF32;
-    case ScaleType::kF16:
-      return ScaleKind::kF16;
-    default:
-      return ScaleKind::kByte;
-  }
+  if (type == ScaleType::kNone) return ScaleKind::kNone;
+  if (type == ScaleType::kF32) return ScaleKind::kF32;
+  return type == ScaleType::kF16 ? ScaleKind::kF16 : ScaleKind::kByte;
 }
 
 int bytes_of(ScaleKind kind) {
