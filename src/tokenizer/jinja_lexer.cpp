@@ -13,7 +13,6 @@ namespace {
 bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_char(char c) { return is_name_start(c) || is_ascii_digit(c); }
-bool is_tag_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1C && c <= 0x1F); }
 
 // One kind of newline, and none at the very end.
 std::string normalize_newlines(std::string_view source) {
@@ -111,15 +110,12 @@ class Lexer {
 
   // At "{%": if it opens a block `name` without arguments, the length up to its end sign, else 0.
   std::size_t bare_tag_length(std::string_view name, std::size_t from) const {
-    std::size_t i = from + (has_sign(from + 2) ? 3 : 2);
-    while (is_tag_space(byte_at(i))) ++i;
-    if (!source_.substr(i).starts_with(name)) return 0;
-    i += name.size();
-    while (is_tag_space(byte_at(i))) ++i;
-    const std::string_view tail = source_.substr(i);
+    std::string_view tail = strip_left(source_.substr(from + (has_sign(from + 2) ? 3 : 2)), is_space);
+    if (!tail.starts_with(name)) return 0;
+    tail = strip_left(tail.substr(name.size()), is_space);
     const bool closes =
         tail.starts_with("%}") || tail.starts_with("-%}") || (tail.starts_with("+%}") && name == "endraw");
-    return closes ? i - from : 0;
+    return closes ? source_.size() - tail.size() - from : 0;
   }
 
   bool lex_raw() {
@@ -143,7 +139,7 @@ class Lexer {
     advance(has_sign(at_ + 2) ? 3 : 2);
     std::vector<char> brackets;
     while (true) {
-      while (is_tag_space(byte_at(at_))) advance(1);
+      skip_space();
       if (at_ == source_.size()) refuse("a tag is not closed by '{}'", closing);
       const int line = line_;
       if (brackets.empty() && close(closing, closing == "%}")) {

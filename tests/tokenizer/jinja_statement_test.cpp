@@ -121,6 +121,9 @@ constexpr Case kWhitespace[] = {
     {"{%- set a = 1 -%}\n{{ a }}", "1"},
     {"\302\240{% if true %}x{% endif %}", "x"},
     {"\343\200\200{%- if true %}x{% endif -%}\343\200\200y", "xy"},
+    {"{{\302\240s\343\200\200}}{%\302\240raw\343\200\200%}{{{%\302\240endraw\302\205%}{%-\302\240if "
+     "true%}x{% endif %}",
+     "Hello{{x"},
     {"{{ s }}{#x#}\n", "Hello"},
     {"{% generation %}\n a\n{% endgeneration %}\nb", " a\nb"},
 };
