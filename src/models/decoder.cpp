@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <variant>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -85,6 +86,82 @@ IgnorableTensors ignorable(const FileLayout& layout) {
   return tensors;
 }
 
+// The model of a DecoderConfig. Layers ask for tensors by the names of Llama's checkpoints, such as
+// "model.layers.3.self_attn.q_proj.weight".
+class DecoderModel final : public Model {
+ public:
+  DecoderModel(const DecoderConfig& config, const LoadContext& context)
+      : embedding_(context, kEmbedding, config.vocab_size, config.hidden_size, config.embedding_scale),
+        final_norm_(make_final_norm(context, config)),
+        head_(make_head(context, config, embedding_)),
+        residual_(context.workspace.activation("residual", DType::kF32, config.hidden_size)),
+        normed_(context.workspace.activation("normed", context.dtype, config.hidden_size)) {
+    if (config.num_learned_positions > 0) {
+      positions_.emplace(context, "model.embed_positions", config.num_learned_positions, config.hidden_size);
+      position_rows_ = context.workspace.activation("positions", DType::kF32, config.hidden_size);
+    }
+    if (config.embedding_norm)
+      embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, config.norm);
+    if (config.norms == BlockNorms::kShared)
+      unread_ = context.workspace.activation("unread", context.dtype, config.hidden_size);
+    const std::vector<LayerAttention> attention = attention_of_layers(context, config);
+    layers_.reserve(attention.size());
+    for (int i = 0; i < config.num_layers; ++i) {
+      layers_.push_back({.attention_norm = make_norm(context, i, &NormNames::attention, config),
+                         .mixer = make_mixer(context, i, layer_prefix(i), config, attention[i]),
+                         .after_attention_norm = make_norm(context, i, &NormNames::after_attention, config),
+                         .mlp_norm = make_norm(context, i, &NormNames::mlp, config),
+                         .after_mlp_norm = make_norm(context, i, &NormNames::after_mlp, config),
+                         .mlp = make_mlp(context, i, layer_prefix(i) + "mlp", config)});
+      if (context.on_layer) context.on_layer(layers_.size(), attention.size());
+    }
+  }
+
+  Tensor forward(const Step& step) override {
+    const std::int64_t tokens = step.token_ids.dim(0);
+    const Tensor residual = residual_.rows(0, tokens);
+    const Tensor normed = normed_.rows(0, tokens);
+    embedding_.forward(residual, step.token_ids);
+    if (embedding_norm_) embedding_norm_->forward(residual, residual);
+    Update update;
+    if (positions_) {
+      update.values = position_rows_.rows(0, tokens);
+      positions_->forward_part(update.values, step.positions);
+    }
+    for (const Layer& layer : layers_) {
+      layer.attention_norm.forward(normed, residual, update);
+      update = layer.after_attention_norm.forward_sum(
+          std::visit([&](const auto& mixer) { return mixer.forward(normed, step); }, layer.mixer));
+      layer.mlp_norm.forward(unread_.defined() ? unread_.rows(0, tokens) : normed, residual, update);
+      update = layer.after_mlp_norm.forward_sum(
+          std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp));
+    }
+    final_norm_.forward(normed, residual, update);
+    return normed;
+  }
+  const LmHead& head() const override { return head_; }
+
+ private:
+  struct Layer {
+    // Some of the norms do nothing (NormKind::kNone).
+    Norm attention_norm;
+    std::variant<Attention, GatedDeltaNet, ShortConv> mixer;
+    Norm after_attention_norm;
+    Norm mlp_norm;
+    Norm after_mlp_norm;
+    std::variant<Mlp, Experts> mlp;
+  };
+
+  VocabParallelEmbedding embedding_;
+  std::optional<VocabParallelEmbedding> positions_;
+  std::optional<Norm> embedding_norm_;
+  std::vector<Layer> layers_;
+  Norm final_norm_;
+  LmHead head_;
+  Tensor residual_, normed_, position_rows_;  // activations
+  Tensor unread_;  // where norms are shared: in place of normed, which the MLP reads as attention did
+};
+
 }  // namespace
 
 LmHead make_head(const LoadContext& context, const DecoderConfig& config,
@@ -108,56 +185,6 @@ std::vector<LayerAttention> attention_of_layers(const LoadContext& context, cons
         same == layer ? make_rotary_tables(context, *layer->rotary, layer->head_dim) : same->tables;
   }
   return layers;
-}
-
-DecoderModel::DecoderModel(const DecoderConfig& config, const LoadContext& context)
-    : embedding_(context, kEmbedding, config.vocab_size, config.hidden_size, config.embedding_scale),
-      final_norm_(make_final_norm(context, config)),
-      head_(make_head(context, config, embedding_)),
-      residual_(context.workspace.activation("residual", DType::kF32, config.hidden_size)),
-      normed_(context.workspace.activation("normed", context.dtype, config.hidden_size)) {
-  if (config.num_learned_positions > 0) {
-    positions_.emplace(context, "model.embed_positions", config.num_learned_positions, config.hidden_size);
-    position_rows_ = context.workspace.activation("positions", DType::kF32, config.hidden_size);
-  }
-  if (config.embedding_norm)
-    embedding_norm_.emplace(context, "model.embed_norm", config.hidden_size, config.norm);
-  if (config.norms == BlockNorms::kShared)
-    unread_ = context.workspace.activation("unread", context.dtype, config.hidden_size);
-  const std::vector<LayerAttention> attention = attention_of_layers(context, config);
-  layers_.reserve(attention.size());
-  for (int i = 0; i < config.num_layers; ++i) {
-    layers_.push_back({.attention_norm = make_norm(context, i, &NormNames::attention, config),
-                       .mixer = make_mixer(context, i, layer_prefix(i), config, attention[i]),
-                       .after_attention_norm = make_norm(context, i, &NormNames::after_attention, config),
-                       .mlp_norm = make_norm(context, i, &NormNames::mlp, config),
-                       .after_mlp_norm = make_norm(context, i, &NormNames::after_mlp, config),
-                       .mlp = make_mlp(context, i, layer_prefix(i) + "mlp", config)});
-    if (context.on_layer) context.on_layer(layers_.size(), attention.size());
-  }
-}
-
-Tensor DecoderModel::forward(const Step& step) {
-  const std::int64_t tokens = step.token_ids.dim(0);
-  const Tensor residual = residual_.rows(0, tokens);
-  const Tensor normed = normed_.rows(0, tokens);
-  embedding_.forward(residual, step.token_ids);
-  if (embedding_norm_) embedding_norm_->forward(residual, residual);
-  Update update;
-  if (positions_) {
-    update.values = position_rows_.rows(0, tokens);
-    positions_->forward_part(update.values, step.positions);
-  }
-  for (const Layer& layer : layers_) {
-    layer.attention_norm.forward(normed, residual, update);
-    update = layer.after_attention_norm.forward_sum(
-        std::visit([&](const auto& mixer) { return mixer.forward(normed, step); }, layer.mixer));
-    layer.mlp_norm.forward(unread_.defined() ? unread_.rows(0, tokens) : normed, residual, update);
-    update = layer.after_mlp_norm.forward_sum(
-        std::visit([&](const auto& mlp) { return mlp.forward(normed); }, layer.mlp));
-  }
-  final_norm_.forward(normed, residual, update);
-  return normed;
 }
 
 DecoderRegistration::DecoderRegistration(std::initializer_list<const char*> architectures, ReadConfig read,

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "layers/attention.h"
@@ -61,36 +60,6 @@ struct DecoderConfig {
   std::vector<int> dense_layers;         // layers that have the MLP nevertheless
 };
 
-// One of their models. Layers ask for tensors by the names of Llama's checkpoints, such as
-// "model.layers.3.self_attn.q_proj.weight".
-class DecoderModel : public Model {
- public:
-  DecoderModel(const DecoderConfig& config, const LoadContext& context);
-
-  Tensor forward(const Step& step) override;
-  const LmHead& head() const override { return head_; }
-
- private:
-  struct Layer {
-    // Some of the norms do nothing (NormKind::kNone).
-    Norm attention_norm;
-    std::variant<Attention, GatedDeltaNet, ShortConv> mixer;
-    Norm after_attention_norm;
-    Norm mlp_norm;
-    Norm after_mlp_norm;
-    std::variant<Mlp, Experts> mlp;
-  };
-
-  VocabParallelEmbedding embedding_;
-  std::optional<VocabParallelEmbedding> positions_;
-  std::optional<Norm> embedding_norm_;
-  std::vector<Layer> layers_;
-  Norm final_norm_;
-  LmHead head_;
-  Tensor residual_, normed_, position_rows_;  // activations
-  Tensor unread_;  // where norms are shared: in place of normed, which the MLP reads as attention did
-};
-
 // The attention of each layer. Layers of equal rotary embedding and head size share their tables.
 std::vector<LayerAttention> attention_of_layers(const LoadContext& context, const DecoderConfig& config);
 LmHead make_head(const LoadContext& context, const DecoderConfig& config,
@@ -103,7 +72,7 @@ class DecoderRegistration {
   using MakeModel = std::unique_ptr<Model> (*)(const ModelConfig& model, const DecoderConfig& config,
                                                const LoadContext& context);
 
-  // make: a model that is no DecoderModel, of what `read` gives.
+  // make: a model of another kind, of what `read` gives.
   DecoderRegistration(std::initializer_list<const char*> architectures, ReadConfig read,
                       const FileLayout& layout = {}, MakeModel make = nullptr);
 };
