@@ -124,13 +124,6 @@ std::string join_pieces(const std::vector<TextPiece>& pieces) {
   return text;
 }
 
-void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length) {
-  for (TextPiece& piece : pieces) {
-    piece.text.resize(std::min(piece.text.size(), length));
-    length -= piece.text.size();
-  }
-}
-
 bool cut_after(std::vector<TextPiece>& pieces, std::string_view text) {
   const std::string all = join_pieces(pieces);
   std::size_t end = all.size();
@@ -140,7 +133,11 @@ bool cut_after(std::vector<TextPiece>& pieces, std::string_view text) {
   const std::size_t begin = std::string_view(all).substr(0, end).rfind(bare);
   if (bare.empty() || begin == std::string_view::npos) return false;
   const bool keeps_space = std::string_view(all).substr(begin).starts_with(kept);
-  cut_pieces(pieces, begin + (keeps_space ? kept : bare).size());
+  std::size_t length = begin + (keeps_space ? kept : bare).size();
+  for (TextPiece& piece : pieces) {
+    piece.text.resize(std::min(piece.text.size(), length));
+    length -= piece.text.size();
+  }
   return true;
 }
 

@@ -42,8 +42,6 @@ class ChatTemplate {
 };
 
 std::string join_pieces(const std::vector<TextPiece>& pieces);
-// Leaves so many bytes of them, in all at most.
-void cut_pieces(std::vector<TextPiece>& pieces, std::size_t length);
 
 // What templates take for no text.
 constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
