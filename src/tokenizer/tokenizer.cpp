@@ -221,7 +221,7 @@ TrustRuns Tokenizer::trust_after_normalizing(std::string_view text, std::string_
 }
 
 std::string Tokenizer::token_bytes(TokenId id) const {
-  const auto form = decoded_form(id);
+  const auto form = spelling(id, &AddedToken::form);
   return form ? decoder_.bytes(*form) : std::string();
 }
 
@@ -237,14 +237,9 @@ const AddedToken* Tokenizer::added_token(TokenId id) const {
   return added == added_by_id_.end() ? nullptr : &added_tokens_[added->second];
 }
 
-std::optional<std::string_view> Tokenizer::decoded_form(TokenId id) const {
+std::optional<std::string_view> Tokenizer::spelling(TokenId id, std::string AddedToken::*of_added) const {
   const AddedToken* const added = added_token(id);
-  return added != nullptr ? added->form : model_->vocabulary().text(id);
-}
-
-std::optional<std::string_view> Tokenizer::id_to_token(TokenId id) const {
-  const AddedToken* const added = added_token(id);
-  return added != nullptr ? added->content : model_->vocabulary().text(id);
+  return added != nullptr ? added->*of_added : model_->vocabulary().text(id);
 }
 
 bool Tokenizer::is_special(TokenId id) const {
@@ -253,7 +248,7 @@ bool Tokenizer::is_special(TokenId id) const {
 }
 
 std::string IncrementalDetokenizer::push(TokenId id) {
-  const auto form = tokenizer_.decoded_form(id);
+  const auto form = tokenizer_.spelling(id, &AddedToken::form);
   if (!form || (skip_special_tokens_ && tokenizer_.is_special(id))) return {};
   return stream_.push(*form);
 }

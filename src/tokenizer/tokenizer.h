@@ -58,7 +58,7 @@ class Tokenizer {
 
   int vocab_size() const { return vocab_size_; }  // largest id + 1, added tokens included
   // As the file spells it; nothing for an id without a token.
-  std::optional<std::string_view> id_to_token(TokenId id) const;
+  std::optional<std::string_view> id_to_token(TokenId id) const { return spelling(id, &AddedToken::content); }
   bool is_special(TokenId id) const;
 
  private:
@@ -70,8 +70,8 @@ class Tokenizer {
   TrustRuns trust_after_normalizing(std::string_view text, std::string_view normalized,
                                     const TrustRuns& trust) const;
   const AddedToken* added_token(TokenId id) const;  // nullptr: it is none
-  // What the decoder takes for a token: its text, that of some added tokens normalised.
-  std::optional<std::string_view> decoded_form(TokenId id) const;
+  // The decoder takes added tokens by their form.
+  std::optional<std::string_view> spelling(TokenId id, std::string AddedToken::*of_added) const;
 
   std::vector<AddedToken> added_tokens_;  // the matchers point to them: a move leaves them in their place
   std::unique_ptr<const TokenizerModel> model_;
