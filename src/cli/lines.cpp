@@ -105,7 +105,7 @@ CheckpointChatTemplate load_template(const std::string& path) {
     return std::move(*found);
   }
   if (!std::filesystem::is_directory(path))
-    return {ChatTemplate::compile(read_text_file(path, kMaxTemplateBytes), path), {}, OrderedJson::object()};
+    return {ChatTemplate(read_text_file(path, kMaxTemplateBytes), path), {}, OrderedJson::object()};
   auto found = load_chat_template(path);
   if (!found) fail("{}: no chat template in chat_template.jinja or tokenizer_config.json", path);
   return std::move(*found);

@@ -74,7 +74,7 @@ std::optional<Classifier> find_classifier(const Engine& engine, const std::strin
       names_roles(chat_template->standard.source()))
     classifier.pair_prompt = *chat_template;
   else if (is_qwen3)
-    classifier.pair_prompt = {ChatTemplate::compile(kQwen3Prompt, "the prompt of Qwen3-Reranker"), {}, {}};
+    classifier.pair_prompt = {ChatTemplate(kQwen3Prompt, "the prompt of Qwen3-Reranker"), {}, {}};
   log_info(
       "the model classifies by its next token: {}; scores are {}", join_text(classifier.labels, ", "),
       classifier.pair_prompt ? format_text("the share of {}", in_quotes(classifier.labels[1])) : "cosines");

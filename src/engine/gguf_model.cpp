@@ -94,9 +94,9 @@ std::optional<CheckpointChatTemplate> gguf_chat_template(const GgufModel& model,
   const OrderedJson special = special_tokens(model.keys(), tokens);
   if (given != nullptr) return CheckpointChatTemplate{*given, std::nullopt, special};
   const std::string where = model.path() + ": " + kKey;
-  CheckpointChatTemplate result{ChatTemplate::compile(*source, where), std::nullopt, special};
+  CheckpointChatTemplate result{ChatTemplate(*source, where), std::nullopt, special};
   if (const auto tool_use = model.keys().find_string("tokenizer.chat_template.tool_use"))
-    result.tool_use = ChatTemplate::compile(*tool_use, where + ".tool_use");
+    result.tool_use = ChatTemplate(*tool_use, where + ".tool_use");
   return result;
 }
 

@@ -98,14 +98,10 @@ std::string named_template(const Json& list, std::string_view name, const std::s
 
 }  // namespace
 
-ChatTemplate ChatTemplate::compile(std::string_view source, std::string_view where,
-                                   const ChatTemplateLimits& limits) {
-  ChatTemplate result;
-  result.source_ = source;
-  result.template_ = std::make_shared<const jinja::Template>(jinja::parse_template(source, where, limits));
-  result.limits_ = limits;
-  return result;
-}
+ChatTemplate::ChatTemplate(std::string_view source, std::string_view where, const ChatTemplateLimits& limits)
+    : source_(source),
+      template_(std::make_shared<const jinja::Template>(jinja::parse_template(source, where, limits))),
+      limits_(limits) {}
 
 std::vector<TextPiece> ChatTemplate::render(const OrderedJson& context, const RenderOptions& options) const {
   if (!context.is_object()) fail("{}: the context must be an object", template_->where);
@@ -168,7 +164,7 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   const OrderedJson tokens = special_tokens_of(config);
 
   const auto compiled = [&](const std::string& source, const std::string& where) {
-    return CheckpointChatTemplate{ChatTemplate::compile(source, where), std::nullopt, tokens};
+    return CheckpointChatTemplate{ChatTemplate(source, where), std::nullopt, tokens};
   };
   if (given != nullptr) return CheckpointChatTemplate{*given, std::nullopt, tokens};
   if (std::filesystem::exists(jinja_path)) {
@@ -176,7 +172,7 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
         compiled(read_text_file(jinja_path, kMaxSourceBytes), jinja_path.string());
     const std::filesystem::path tool_path = folder / "additional_chat_templates" / "tool_use.jinja";
     if (std::filesystem::exists(tool_path))
-      result.tool_use = ChatTemplate::compile(read_text_file(tool_path, kMaxSourceBytes), tool_path.string());
+      result.tool_use = ChatTemplate(read_text_file(tool_path, kMaxSourceBytes), tool_path.string());
     return result;
   }
   const auto found = config.find("chat_template");
@@ -188,15 +184,14 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
   const std::string tool_use = named_template(*found, "tool_use", where);
   if (standard.empty()) fail("{} has no template named 'default'", where);
   CheckpointChatTemplate result = compiled(standard, where + " 'default'");
-  if (!tool_use.empty()) result.tool_use = ChatTemplate::compile(tool_use, where + " 'tool_use'");
+  if (!tool_use.empty()) result.tool_use = ChatTemplate(tool_use, where + " 'tool_use'");
   return result;
 }
 
 ChatTemplate read_chat_template(const std::string& file_or_text) {
   const bool is_text = file_or_text.find_first_of("{}\n") != std::string::npos;
   if (std::error_code ec; !is_text || std::filesystem::exists(file_or_text, ec)) {
-    return ChatTemplate::compile(read_text_file(file_or_text, kMaxSourceBytes),
-                                 "chat_template " + file_or_text);
+    return ChatTemplate(read_text_file(file_or_text, kMaxSourceBytes), "chat_template " + file_or_text);
   }
   constexpr std::string_view kEscapes = "nt\\'\"", kMeant = "\n\t\\'\"";
   std::string text;
@@ -208,7 +203,7 @@ ChatTemplate read_chat_template(const std::string& file_or_text) {
     text += is_escape ? kMeant[escape] : file_or_text[i];
     if (is_escape) ++i;
   }
-  return ChatTemplate::compile(text, "the text of chat_template");
+  return ChatTemplate(text, "the text of chat_template");
 }
 
 }  // namespace quire

@@ -22,8 +22,7 @@ struct Template;
 class ChatTemplate {
  public:
   // `where` names the source in errors, which give the line too.
-  static ChatTemplate compile(std::string_view source, std::string_view where,
-                              const ChatTemplateLimits& limits = {});
+  ChatTemplate(std::string_view source, std::string_view where, const ChatTemplateLimits& limits = {});
 
   // `context` is an object: messages, tools, documents, add_generation_prompt, bos_token, eos_token and what
   // else the template reads. Neighbouring pieces differ in trust. Trusted is what stands in the template
@@ -34,8 +33,6 @@ class ChatTemplate {
   const std::string& source() const { return source_; }
 
  private:
-  ChatTemplate() = default;
-
   std::string source_;
   std::shared_ptr<const jinja::Template> template_;
   ChatTemplateLimits limits_;

@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::tm now = {};
   now.tm_mday = 1;
   try {
-    const quire::ChatTemplate chat = quire::ChatTemplate::compile(source, "template", limits);
+    const quire::ChatTemplate chat(source, "template", limits);
     const auto pieces = chat.render(quire::parse_ordered_json(context, "context"), {now});
     for (std::size_t i = 1; i < pieces.size(); ++i) {
       if (pieces[i].trusted == pieces[i - 1].trusted) __builtin_trap();

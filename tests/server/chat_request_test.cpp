@@ -38,8 +38,7 @@ std::string messages(const std::string& given, ContentFormat format = ContentFor
   return parse_chat(body_with(given), format).context["messages"].dump();
 }
 CheckpointChatTemplate chat_template(const char* source) {
-  return {
-      ChatTemplate::compile(source, "/secret/path/chat_template.jinja"), {}, json(R"({"bos_token": "<s>"})")};
+  return {ChatTemplate(source, "/secret/path/chat_template.jinja"), {}, json(R"({"bos_token": "<s>"})")};
 }
 std::string rendered(const ChatRequest& request, const char* source = kChatMl) {
   return join_pieces(render_chat(request, chat_template(source), {}));

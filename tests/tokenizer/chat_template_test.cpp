@@ -19,8 +19,7 @@ using test::fixed_time;
 using TextPieces = std::vector<TextPiece>;
 
 TextPieces render_pieces(std::string_view source, const char* context) {
-  return ChatTemplate::compile(source, "template")
-      .render(parse_ordered_json(context, "context"), {fixed_time()});
+  return ChatTemplate(source, "template").render(parse_ordered_json(context, "context"), {fixed_time()});
 }
 
 // One case of the conformance files: {name, context, output | error}.
@@ -104,7 +103,7 @@ TEST(ChatTemplateTest, TrustFollowsTextThroughOperations) {
 
 TEST(ChatTemplateTest, AUsualRoleIsTrustedAsAPartOfASpecialToken) {
   const ChatTemplate chat =
-      ChatTemplate::compile("{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}", "t");
+      ChatTemplate("{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}", "t");
   const auto render = [&](const char* role) {
     OrderedJson context;
     context["messages"].push_back({{"role", role}, {"content", "user"}});
@@ -120,7 +119,7 @@ TEST(ChatTemplateTest, NoBytesOfMessagesAreEverTrusted) {
   std::size_t rendered = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const OrderedJson file = parse_ordered_json(read_text_file(entry.path(), 1 << 24), entry.path().string());
-    const ChatTemplate chat = ChatTemplate::compile(file["template"].get<std::string>(), "template");
+    const ChatTemplate chat(file["template"].get<std::string>(), "template");
     for (const OrderedJson& expected : file["cases"]) {
       OrderedJson context = expected["context"];
       for (OrderedJson& message : context["messages"]) {
@@ -142,7 +141,7 @@ TEST(ChatTemplateTest, NoBytesOfMessagesAreEverTrusted) {
 
 TEST(ChatTemplateTest, IsCutAfterATextAndNotAfterWhatItWritesBehindIt) {
   const auto cut = [](const char* source, const std::string& text) {
-    TextPieces pieces = ChatTemplate::compile(source, "template").render({{"text", text}}, {fixed_time()});
+    TextPieces pieces = ChatTemplate(source, "template").render({{"text", text}}, {fixed_time()});
     return cut_after(pieces, text) ? join_pieces(pieces) : "none";
   };
   constexpr const char* kPlain = "<|a|>{{ text }}<|end|>\n";
@@ -165,7 +164,7 @@ TEST(ChatTemplateTest, ContextMustBeAnObjectOfValidValues) {
 }
 
 TEST(ChatTemplateTest, RendersFromManyThreads) {
-  const ChatTemplate chat = ChatTemplate::compile("{% for m in ms %}{{ m|tojson }}{% endfor %}", "template");
+  const ChatTemplate chat("{% for m in ms %}{{ m|tojson }}{% endfor %}", "template");
   const OrderedJson context = {{"ms", {"a", "b", {{"k", 1.5}}}}};
   std::vector<std::thread> threads;
   std::vector<std::string> outputs(4);

@@ -26,7 +26,7 @@ inline std::tm fixed_time() {  // 2026-01-02T03:04:05, a Friday
 
 inline std::string render(std::string_view source, const OrderedJson& context,
                           const ChatTemplateLimits& limits = {}) {
-  return join_pieces(ChatTemplate::compile(source, "template", limits).render(context, {fixed_time()}));
+  return join_pieces(ChatTemplate(source, "template", limits).render(context, {fixed_time()}));
 }
 
 // The text of the Error, or "" if there is none.

@@ -84,7 +84,7 @@ TEST(JinjaLimitsTest, RunawayTemplatesEndWithAnError) {
 TEST(JinjaLimitsTest, ACancelledRenderEndsSoon) {
   const std::string endless =
       "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
-  const ChatTemplate chat = ChatTemplate::compile(endless, "template", {.max_steps = 1 << 20});
+  const ChatTemplate chat(endless, "template", {.max_steps = 1 << 20});
   int looks = 0;
   const RenderOptions options{.is_cancelled = [&] { return ++looks == 3; }};
   expect_error([&] { chat.render(OrderedJson::object(), options); }, {"cancelled"});

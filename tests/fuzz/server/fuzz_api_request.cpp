@@ -35,9 +35,8 @@ ServedModel served_model() {
 
 const quire::CheckpointChatTemplate& chat_template() {
   static const quire::CheckpointChatTemplate compiled{
-      quire::ChatTemplate::compile(
-          "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools }}", "chat_template",
-          {.max_steps = 20'000, .max_output_bytes = 1 << 16}),
+      quire::ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools }}",
+                          "chat_template", {.max_steps = 20'000, .max_output_bytes = 1 << 16}),
       {},
       quire::OrderedJson::object()};
   return compiled;
