@@ -189,28 +189,27 @@ std::vector<LayerAttention> attention_of_layers(const LoadContext& context, cons
 
 DecoderRegistration::DecoderRegistration(std::initializer_list<const char*> architectures, ReadConfig read,
                                          const FileLayout& layout, MakeModel make) {
-  for (const char* const architecture : architectures)
-    register_family({architecture,
-                     [read](const ModelConfig& model) {
-                       const DecoderConfig config = read_checked(read, model);
-                       return ModelSpec{.num_layers = config.num_layers,
-                                        .num_heads = config.attention.num_heads,
-                                        .num_kv_heads = config.attention.num_kv_heads,
-                                        .head_dim = config.attention.head_dim,
-                                        .hidden_size = config.hidden_size,
-                                        .vocab_size = config.vocab_size,
-                                        .max_model_len = config.max_positions};
-                     },
-                     [read, layout, make](const ModelConfig& model,
-                                          const LoadContext& context) -> std::unique_ptr<Model> {
-                       const DecoderConfig config = read_checked(read, model);
-                       const std::unique_ptr<WeightSource> weights =
-                           read_layout(layout, config, context.weights);
-                       const LoadContext with_layout = context.with_weights(*weights);
-                       if (make != nullptr) return make(model, config, with_layout);
-                       return std::make_unique<DecoderModel>(config, with_layout);
-                     },
-                     ignorable(layout)});
+  ModelFamily family;
+  family.describe = [read](const ModelConfig& model) {
+    const DecoderConfig config = read_checked(read, model);
+    return ModelSpec{.num_layers = config.num_layers,
+                     .num_heads = config.attention.num_heads,
+                     .num_kv_heads = config.attention.num_kv_heads,
+                     .head_dim = config.attention.head_dim,
+                     .hidden_size = config.hidden_size,
+                     .vocab_size = config.vocab_size,
+                     .max_model_len = config.max_positions};
+  };
+  family.load = [read, layout, make](const ModelConfig& model,
+                                     const LoadContext& context) -> std::unique_ptr<Model> {
+    const DecoderConfig config = read_checked(read, model);
+    const std::unique_ptr<WeightSource> weights = read_layout(layout, config, context.weights);
+    const LoadContext with_layout = context.with_weights(*weights);
+    if (make != nullptr) return make(model, config, with_layout);
+    return std::make_unique<DecoderModel>(config, with_layout);
+  };
+  family.ignorable = ignorable(layout);
+  for (const char* const architecture : architectures) register_family(architecture, family);
 }
 
 Activation read_activation(const ModelConfig& config, const char* fallback) {

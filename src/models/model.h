@@ -40,14 +40,13 @@ struct IgnorableTensors {
 
 // A family's entry: its line in the registry.
 struct ModelFamily {
-  std::string architecture;  // as in config.json's "architectures"
   std::function<ModelSpec(const ModelConfig& config)> describe;
   std::function<std::unique_ptr<Model>(const ModelConfig& config, const LoadContext& context)> load;
   IgnorableTensors ignorable;
 };
 
-// Before main. Architectures are unique.
-void register_family(ModelFamily family);
+// Before main, under a name that config.json's "architectures" may have. Names are unique.
+void register_family(const std::string& architecture, ModelFamily family);
 
 // Error that lists the architectures known.
 const ModelFamily& find_model_family(const std::string& architecture);

@@ -15,8 +15,7 @@ std::map<std::string, ModelFamily>& families() {
 
 }  // namespace
 
-void register_family(ModelFamily family) {
-  const std::string architecture = family.architecture;
+void register_family(const std::string& architecture, ModelFamily family) {
   QUIRE_CHECK(families().emplace(architecture, std::move(family)).second, "{} is registered twice",
               architecture);
 }
