@@ -81,10 +81,6 @@ std::unique_ptr<TokenizerModel> make_model(TokenizerFile& file, const JsonView& 
 
 }  // namespace
 
-PostProcessor::PostProcessor(const JsonView& config) {
-  add_steps(*this, config, "post-processor", "processors", kPostProcessors);
-}
-
 Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   return from_json(read_text_file(path, kMaxFileBytes), path.string());
 }
@@ -116,7 +112,8 @@ Tokenizer::Tokenizer(TokenizerFile file, std::string_view where) {
   if (const auto list = root.find("added_tokens")) added_tokens_ = added_tokens_from_json(*list);
   if (const auto normalizer = root.find("normalizer")) normalizer_ = Normalizer(*normalizer);
   if (const auto cutter = root.find("pre_tokenizer")) pre_tokenizer_ = PreTokenizer(*cutter);
-  if (const auto processor = root.find("post_processor")) post_processor_ = PostProcessor(*processor);
+  if (const auto processor = root.find("post_processor"))
+    add_steps(post_processor_, *processor, "post-processor", "processors", kPostProcessors);
   model_ = make_model(file, root.at("model"), added_tokens_, pre_tokenizer_.is_byte_level());
   if (model_->takes_bytes()) pre_tokenizer_.leave_bytes();
   decoder_ = TokenDecoder(root.at("decoder"));

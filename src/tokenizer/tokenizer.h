@@ -22,9 +22,6 @@ namespace quire {
 
 // The special tokens that surround every text.
 struct PostProcessor {
-  PostProcessor() = default;  // none
-  explicit PostProcessor(const JsonView& config);
-
   std::vector<TokenId> prefix, suffix;
 };
 
