@@ -1,7 +1,6 @@
 // SmolLM3: as Llama, with every fourth layer without positions. Architecture and defaults: transformers,
 // configuration_smollm3.py and modeling_smollm3.py; Yang et al., "Rope to Nope and back again", 2025.
 #include "base/error.h"
-#include "base/json.h"
 #include "models/decoder.h"
 
 namespace quire {

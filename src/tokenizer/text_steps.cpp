@@ -1,7 +1,5 @@
 #include "tokenizer/text_steps.h"
 
-#include "tokenizer/unicode.h"
-
 namespace quire {
 
 void check_growth(std::size_t bytes) {

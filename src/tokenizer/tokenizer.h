@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/json_view.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/text_piece.h"
