@@ -307,7 +307,7 @@ Value map_attribute(const Invocation& call) {
 Value map_filter(const Invocation& call) {
   static constexpr Builtin kByAttribute = {"map", map_attribute, {"attribute", "default"}, 1};
   const auto depth = call.runtime.descend();
-  if (call.self.is_undefined()) return generator(call.runtime, {});
+  if (!truth(call.self)) return generator(call.runtime, {});  // None, too, which is no list
   if (call.arguments.positional.empty()) return invoke(call.runtime, kByAttribute, call.self, call.arguments);
   std::vector<Value> items = items_of(call);
   const auto filter = applied(call, 0, "filter", find_filter);
@@ -322,7 +322,7 @@ Value map_filter(const Invocation& call) {
 template <bool by_attribute, bool wanted>
 Value choose(const Invocation& call) {
   const auto depth = call.runtime.descend();
-  if (call.self.is_undefined()) return generator(call.runtime, {});
+  if (!truth(call.self)) return generator(call.runtime, {});  // None, too, which is no list
   const std::vector<Value>& positional = call.arguments.positional;
   constexpr std::size_t kTestAt = by_attribute ? 1 : 0;
   if (positional.size() < kTestAt) fail("the attribute to select by is missing");
