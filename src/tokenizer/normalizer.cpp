@@ -227,33 +227,33 @@ using NormalizerSteps = std::vector<Normalizer::Step>;
 
 template <int kForm>
 void add_form(NormalizerSteps& steps, const JsonView&) {
-  steps.push_back({[](std::string_view text) { return to_form(kForm, text); }, true});
+  steps.push_back([](std::string_view text) { return to_form(kForm, text); });
 }
 
 template <AppendCharacter kAppend>
 void add_each(NormalizerSteps& steps, const JsonView&) {
-  steps.push_back({[](std::string_view text) {
+  steps.push_back([](std::string_view text) {
     std::string out;
     out.reserve(text.size());
     for (const Character& character : Characters(text)) kAppend(out, character.code_point);
     return out;
-  }});
+  });
 }
 
 void add_strip(NormalizerSteps& steps, const JsonView& config) {
   const bool left = config.at("strip_left").as_bool(), right = config.at("strip_right").as_bool();
   if (!left && !right) return;
-  steps.push_back({[left, right](std::string_view text) {
+  steps.push_back([left, right](std::string_view text) {
     if (left) text = strip_left(text, is_whitespace);
     if (right) text = strip_right(text, is_whitespace);
     return std::string(text);
-  }});
+  });
 }
 
 void add_prepend(NormalizerSteps& steps, const JsonView& config) {
-  steps.push_back({[prefix = config.at("prepend").as_string()](std::string_view text) {
+  steps.push_back([prefix = config.at("prepend").as_string()](std::string_view text) {
     return text.empty() ? std::string() : prefix + std::string(text);
-  }});
+  });
 }
 
 void add_bert_steps(NormalizerSteps& steps, const JsonView& config) {
@@ -276,13 +276,13 @@ constexpr StepKind<NormalizerSteps> kNormalizers[] = {
     {"Strip", add_strip},
     {"StripAccents", add_each<append_unless_mark>},
     {"Nmt", add_each<append_as_nmt>},
-    {"Replace", [](NormalizerSteps& steps, const JsonView& c) { steps.push_back({TextReplacer(c)}); }},
+    {"Replace", [](NormalizerSteps& steps, const JsonView& c) { steps.push_back(TextReplacer(c)); }},
     {"Prepend", add_prepend},
     {"Precompiled",
      [](NormalizerSteps& steps, const JsonView& c) {
-       steps.push_back({PrecompiledCharsmap(c.at("precompiled_charsmap"))});
+       steps.push_back(PrecompiledCharsmap(c.at("precompiled_charsmap")));
      }},
-    {"ByteLevel", [](NormalizerSteps& steps, const JsonView&) { steps.push_back({to_byte_characters}); }},
+    {"ByteLevel", [](NormalizerSteps& steps, const JsonView&) { steps.push_back(to_byte_characters); }},
     {"BertNormalizer", add_bert_steps}};
 
 }  // namespace
@@ -293,8 +293,7 @@ Normalizer::Normalizer(const JsonView& config) {
 
 std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
   for (const Step& step : steps_) {
-    if (step.keeps_ascii && std::ranges::all_of(text, is_ascii)) continue;
-    std::string next = step.run(text);
+    std::string next = step(text);
     buffer = std::move(next);  // only now: `text` may lie in it
     text = buffer;
     check_growth(text.size());

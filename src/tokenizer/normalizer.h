@@ -12,16 +12,13 @@ namespace quire {
 // What a tokenizer does to a text before splitting it. Immutable, usable from any thread.
 class Normalizer {
  public:
-  struct Step {
-    std::function<std::string(std::string_view text)> run;
-    bool keeps_ascii = false;  // a text of ASCII alone stays as it is
-  };
+  using Step = std::function<std::string(std::string_view text)>;
 
   Normalizer() = default;  // leaves text as it is
   explicit Normalizer(const JsonView& config);
 
-  // `text` normalised; it is valid UTF-8. The result lies in `text` itself if nothing changes, otherwise in
-  // `buffer`.
+  // `text` normalised; it is valid UTF-8. The result lies in `buffer`, or in `text` itself if there is no
+  // step.
   std::string_view apply(std::string_view text, std::string& buffer) const;
 
  private:
