@@ -47,6 +47,7 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
   for (TextRange& range : pieces_) {
     const std::size_t begin = text.size();
     text += rewrite_piece(range.of(text_));
+    check_growth(text.size());
     range = {begin, text.size()};
   }
   buffer_ = std::move(text);
