@@ -30,7 +30,7 @@ class Batch {
  public:
   struct Progress {
     std::size_t num_finished;
-    std::exception_ptr exception;  // what the callback threw
+    std::exception_ptr exception;  // the first that the callback or generate threw
   };
 
   Batch(std::size_t size, const GenerateOptions& options) : options_(options), outputs_(size) {}
@@ -43,8 +43,7 @@ class Batch {
         options_.on_text(index, update.output, update.new_text);
       if (update.finished) output = update.request;
     } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!progress_.exception) progress_.exception = std::current_exception();
+      give_up();
     }
     if (update.finished) finish(index, std::move(output));
   }
@@ -60,6 +59,13 @@ class Batch {
       refused.error = why;
     }
     finish(index, std::move(output));
+  }
+
+  // In a handler, for what was thrown; so many will not be submitted.
+  void give_up(std::size_t num_left_out = 0) {
+    const std::lock_guard lock(mutex_);
+    if (!progress_.exception) progress_.exception = std::current_exception();
+    progress_.num_finished += num_left_out;
   }
 
   // Returns when all have ended, or the time is up.
@@ -147,25 +153,35 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     }
   }
   std::vector<RequestId> ids;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    try {
-      ids.push_back(engine.submit(std::move(requests[i])));
-    } catch (const QueueFullError& e) {  // it has left the request as it was
-      batch->refuse(i, requests[i], e.what());
+  ids.reserve(requests.size());
+  std::size_t i = 0;
+  try {
+    for (; i < requests.size(); ++i) {
+      try {
+        ids.push_back(engine.submit(std::move(requests[i])));
+      } catch (const QueueFullError& e) {  // it has left the request as it was
+        batch->refuse(i, requests[i], e.what());
+      }
     }
+  } catch (...) {  // no memory, say; those under way end before the caller is told
+    batch->give_up(requests.size() - i);
   }
   bool aborted = false;
   while (true) {
     const auto [num_finished, exception] = batch->wait_for(std::chrono::milliseconds(20));
     const bool last = num_finished == prompts.size();
-    if (shows_progress) show_progress(start, engine.stats(), num_finished, prompts.size());
+    try {
+      if (shows_progress) show_progress(start, engine.stats(), num_finished, prompts.size());
+      const bool cancelled = options.cancelled != nullptr && *options.cancelled;
+      if (!last && !aborted && (cancelled || exception)) {
+        for (const RequestId id : ids) engine.abort(id);
+        aborted = true;
+      }
+    } catch (...) {
+      batch->give_up();
+    }
     if (last && exception) std::rethrow_exception(exception);
     if (last) return batch->take_outputs();
-    const bool cancelled = options.cancelled != nullptr && *options.cancelled;
-    if (!aborted && (cancelled || exception)) {
-      for (const RequestId id : ids) engine.abort(id);
-      aborted = true;
-    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "engine/golden_models.h"
 #include "engine/output_processor.h"
 #include "engine/submit.h"
+#include "quire/llm.h"
 
 namespace quire {
 namespace {
@@ -168,6 +170,23 @@ TEST(SubmitAllocationTest, WhoCouldNotSubmitARequestIsToldNothingOfIt) {
       });
     }
     EXPECT_EQ(num_updates > 0, is_submitted);
+  }
+}
+
+TEST(GenerateAllocationTest, ACallThatFindsNoneHasEndedWhenItsCallerIsTold) {
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has replaced operator new";
+  LLM llm{EngineConfig{}};  // the bundled model: the others make no text
+  std::atomic<bool> told = false;
+  GenerateOptions options;
+  options.on_text = [&](std::size_t, const CompletionOutput&, std::string_view) { EXPECT_FALSE(told); };
+  const std::vector<Prompt> prompts(3, std::vector<TokenId>{5, 6, 7});
+  bool failed = true;
+  for (int nth = 1; failed && !::testing::Test::HasFailure(); ++nth) {
+    SCOPED_TRACE(nth);
+    told = false;
+    failed = testing::fails_at(nth, [&] { llm.generate(prompts, testing::greedy(100), options); });
+    told = true;
+    std::this_thread::sleep_for(2ms);  // for what would still run
   }
 }
 
