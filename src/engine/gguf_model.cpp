@@ -136,8 +136,8 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
       keys.fail_at("tokenizer.ggml.tokens",
                    format_text("has {} tokens, and tensor \"token_embd.weight\" {} rows",
                                vocabulary.tokens.size(), rows));
-    files.generation = read_generation(keys, vocabulary);
     files.tokenizer.emplace(make_gguf_tokenizer(vocabulary, model->path()));
+    files.generation = read_generation(keys, vocabulary);  // of tokens that no longer can stand twice
   }
   files.load_chat_template = [model](const ChatTemplate* given) { return gguf_chat_template(*model, given); };
   files.is_quantized = true;

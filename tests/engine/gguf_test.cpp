@@ -2,8 +2,12 @@
 // file's tokenizer gives the ids of the tokenizer.json that it was made of.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <map>
 
+#include "checkpoint/gguf_builder.h"
 #include "engine/engine.h"
 #include "engine/gguf_converter.h"
 #include "engine/golden_models.h"
@@ -160,6 +164,28 @@ TEST(GgufFileTest, TheEndOfAMessageEndsNoAnswerOfGptOss) {
   EXPECT_EQ(endings({"<|end|>", "<|user|>"}), std::vector<std::string>{"<|end|>"});
   EXPECT_EQ(endings({"<|endoftext|>", "<|return|>", "<|end|>", "<|call|>"}),
             (std::vector<std::string>{"<|endoftext|>", "<|return|>", "<|call|>"}));
+}
+
+TEST(GgufFileTest, ATokenThatStandsOftenIsRefusedAtOnce) {
+  constexpr std::int64_t kTokens = 500'000;
+  const TempDir folder;
+  GgufBuilder builder;
+  builder.add("general.architecture", "llama");
+  for (const auto& [key, value] : std::map<std::string, std::uint32_t>{{"block_count", 1},
+                                                                       {"context_length", 64},
+                                                                       {"embedding_length", 32},
+                                                                       {"feed_forward_length", 64},
+                                                                       {"attention.head_count", 4}})
+    builder.add("llama." + key, value);
+  builder.add("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  builder.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-2");
+  builder.add("tokenizer.ggml.tokens", std::vector<std::string>(kTokens, "<eos>"));
+  builder.add("tokenizer.ggml.token_type", std::vector<std::int32_t>(kTokens, 3));
+  builder.tensor("token_embd.weight", {kTokens, 1}, std::vector<float>(kTokens));
+  const std::string path = folder.write("model.gguf", builder.bytes()).string();
+  const auto start = std::chrono::steady_clock::now();
+  expect_error([&] { open_model(path); }, {"model.gguf", "<eos>", "stands twice"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
 TEST(GgufFileTest, ErrorsNameTheFileAndWhatItIs) {
