@@ -1,6 +1,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,26 +24,26 @@ class BeamRounds final : public SearchRounds {
     Search search{.beams = BeamSearch(rules), .width = rules.width, .next = {}};
     search.result.id = first->id;
     begin_round(search);
+    ended_.reserve(searches_.size() + 1);
     searches_.emplace(first->id, std::move(search));
   }
 
   bool contains(SequenceId id) override { return find(id) != searches_.end(); }
 
-  std::vector<SearchResult> take(std::vector<SequenceUpdate>& updates, TimePoint at) override {
-    std::vector<SearchResult> results;
-    if (searches_.empty()) return results;
-    results.reserve(searches_.size());  // none is lost behind this
+  std::span<SearchResult> take(std::vector<SequenceUpdate>& updates, TimePoint at) override {
+    ended_.clear();
+    if (searches_.empty()) return {};
     std::erase_if(updates, [&](SequenceUpdate& update) {
       const auto search = find(update.id);
       if (search == searches_.end()) return false;
       try {
-        if (auto result = take(search, update, at)) results.push_back(std::move(*result));
+        if (auto result = take(search, update, at)) ended_.push_back(std::move(*result));
       } catch (const std::exception& e) {
-        results.push_back(close(search, FinishReason::kError, e.what()));
+        ended_.push_back(close(search, FinishReason::kError, e.what()));
       }
       return true;
     });
-    return results;
+    return ended_;
   }
 
   bool end(SequenceId id, FinishReason reason, const std::string& error) override {
@@ -111,6 +112,7 @@ class BeamRounds final : public SearchRounds {
   OutputProcessor& outputs_;
   EngineHooks::Fault fault_;
   Searches searches_;
+  std::vector<SearchResult> ended_;  // with room for all: no update may be lost for want of memory
 };
 
 }  // namespace

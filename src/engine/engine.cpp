@@ -267,7 +267,7 @@ void Engine::collect_step() {
   // Kept where fail_step finds them.
   foreseen_.reserve(foreseen_.size() + result.sequences.size());
   std::ranges::move(scheduler_->apply(std::move(result)), std::back_inserter(foreseen_));
-  std::vector<SearchResult> results = beams_->take(foreseen_, now);
+  const std::span<SearchResult> results = beams_->take(foreseen_, now);
   // Before the step's tokens are handed out, so that whoever has seen a request end has seen its steps
   // booked.
   statistics_.end(scheduler_stats(), now);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,8 @@ class SearchRounds {
   virtual void add(const std::shared_ptr<const SequenceRequest>& /*first*/, SearchRules /*rules*/) {}
   virtual bool contains(SequenceId /*id*/) { return false; }
   // Takes what concerns beams out of the updates of a step that ended `at` then. Returns what has come of
-  // searches that have ended; one that fails ends alone.
-  virtual std::vector<SearchResult> take(std::vector<SequenceUpdate>& /*updates*/, TimePoint /*at*/) {
+  // searches that have ended, until the next call; one that fails ends alone.
+  virtual std::span<SearchResult> take(std::vector<SequenceUpdate>& /*updates*/, TimePoint /*at*/) {
     return {};
   }
   // Ends the search that a sequence is of, with what it has found. False: it is of none.

@@ -33,6 +33,7 @@ struct AllocationCase {
   const char* name;
   SamplingParams params;
   const char* model = "qwen3";
+  bool among_others = false;  // and with two steps in flight
 };
 
 // A source that no request had before.
@@ -48,6 +49,7 @@ class EngineAllocationTest : public ::testing::TestWithParam<AllocationCase> {
   // the nth allocation of the engine's thread fails.
   EngineHooks hooks() {
     EngineHooks hooks;
+    hooks.pipelined = GetParam().among_others;
     hooks.fault = [this](EngineStage stage, SequenceId) {
       if (stage != EngineStage::kCollect || turns_left_ == 0) return;
       if (--turns_left_ == 1) fail_allocation(nth_);
@@ -86,9 +88,12 @@ TEST_P(EngineAllocationTest, AFailedOneEndsEveryRequestOnceAndTheNextIsAsEver) {
       request.params.ignore_eos = true;
       turns_left_ = turn + 1;
       if (turn == 0) engine.look([nth = nth_.load()](Scheduler&) { fail_allocation(nth); });
-      auto victim = testing::submit(engine, std::move(request));
-      ASSERT_EQ(victim.wait_for(kLongestWait), std::future_status::ready) << "it never ends";
-      for (const CompletionOutput& output : victim.get().outputs) EXPECT_TRUE(output.finished());
+      std::vector<EngineRequest> requests(1, std::move(request));
+      if (GetParam().among_others) requests.push_back(request_of(prompt(0)));
+      for (auto& victim : testing::submit(engine, std::move(requests))) {
+        ASSERT_EQ(victim.wait_for(kLongestWait), std::future_status::ready) << "it never ends";
+        for (const CompletionOutput& output : victim.get().outputs) EXPECT_TRUE(output.finished());
+      }
       // The first one may be where it fails.
       EXPECT_TRUE(next_is_as_ever() || next_is_as_ever());
       EXPECT_EQ(turns_left_, 0);
@@ -113,6 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
                       AllocationCase{"several", params_with([](SamplingParams& p) { p.n = 3; })},
                       AllocationCase{"best_of", params_with([](SamplingParams& p) { p.best_of = 3; })},
                       AllocationCase{"beams", params_with([](SamplingParams& p) { p.beam_width = 3; })},
+                      AllocationCase{"beams_among_others",
+                                     params_with([](SamplingParams& p) { p.beam_width = 3; }), "qwen3", true},
                       AllocationCase{"constrained", params_with([](SamplingParams& p) {
                                        p.structured_outputs = new_source();
                                      }),
