@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <ranges>
 
@@ -111,12 +112,13 @@ void warm_up(Engine& engine, const BenchOptions& options, std::mt19937_64& rando
 DecodeProfile profile_round(Engine& engine, const BenchOptions& options, const StepWork& work,
                             std::mt19937_64& random) {
   constexpr int kEvery = 8;
-  DecodeProfile profile;
-  if (!engine.can_profile()) return profile;
-  engine.observe_steps([&](const StepRecord& step) { profile.add(step, work); }, kEvery);
+  if (!engine.can_profile()) return {};
+  // The observer's own, should the round fail with steps in flight.
+  const auto profile = std::make_shared<DecodeProfile>();
+  engine.observe_steps([profile, work](const StepRecord& step) { profile->add(step, work); }, kEvery);
   run_round(engine, make_requests(engine, options, options.requests, random));
   engine.observe_steps({});
-  return profile;
+  return *profile;
 }
 
 }  // namespace
@@ -273,7 +275,7 @@ BenchResult run_bench(const BenchOptions& options, ModelFiles model) {
   // A GPU is one rank's own; ranks on CPUs share the machine.
   const StepWork work(engine.memory_plan(), engine.config(),
                       engine.can_profile() ? 1 : config.tensor_parallel_size);
-  engine.observe_steps([&](const StepRecord& step) { totals.add(step, work); });
+  engine.observe_steps([&totals, work](const StepRecord& step) { totals.add(step, work); });
   std::size_t done = 0;
   std::vector<double> first_token_ms, between_tokens_ms;
   double seconds = 0;
