@@ -3,9 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <vector>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -25,9 +27,13 @@ void pause_briefly() {
 }  // namespace
 
 int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+  // One has room for 1024; the kernel refuses what has no room for all that it could have.
+  for (std::vector<cpu_set_t> cores(1); cores.size() <= 64; cores.resize(2 * cores.size())) {
+    const std::size_t bytes = cores.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, bytes, cores.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, cores.data()));
+    if (errno != EINVAL) break;
+  }
+  return 1;
 }
 
 ThreadPool::ThreadPool(int num_threads) : spins_(num_threads <= usable_cores()) {

@@ -1,15 +1,51 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <numeric>
+
+#include "sanitized.h"
+
+namespace {
+
+std::size_t least_bytes = 0;  // of a set of CPUs, as a kernel wants that could have many
+
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern "C" int sched_getaffinity(pid_t process, std::size_t bytes, cpu_set_t* cores) noexcept {
+  if (bytes < least_bytes) {
+    errno = EINVAL;
+    return -1;
+  }
+  return syscall(SYS_sched_getaffinity, process, bytes, cores) < 0 ? -1 : 0;
+}
+#endif
 
 namespace quire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+TEST(UsableCoresTest, AreCountedByAKernelThatCouldHaveMany) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has a sched_getaffinity of its own";
+  const int cores = usable_cores();
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  EXPECT_EQ(cores, CPU_COUNT(&set));
+  least_bytes = 8192 / 8;
+  EXPECT_EQ(usable_cores(), cores);
+  least_bytes = static_cast<std::size_t>(-1);
+  EXPECT_EQ(usable_cores(), 1);
+  least_bytes = 0;
+}
 
 TEST(ThreadPoolTest, TakesEveryPartOnce) {
   for (const int size : {1, 2, 3, 8}) {
