@@ -34,9 +34,9 @@ Exchange::Exchange(HttpRequest request, std::shared_ptr<HttpResponder> responder
 }
 
 Exchange::~Exchange() {
-  if (record_.status == 0) {  // it has no answer
-    record_.client_gone = true;
-    end(kClientGone);
+  if (record_.status == 0) {  // it has no answer, or the responder's for want of one
+    record_.client_gone = is_gone();
+    end(record_.client_gone ? kClientGone : 500);
   }
   try {
     on_end_(record_);
@@ -75,6 +75,7 @@ void Exchange::end_events(std::string last_events) {
 }
 
 void Exchange::fail(const ApiError& error, HttpHeaders headers) {
+  record_.status = 0;  // of what could not be sent
   headers.emplace_back("Content-Type", "application/json");
   if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   if (error.retry_after() > 0) headers.emplace_back("Retry-After", format_text("{}", error.retry_after()));
