@@ -234,11 +234,16 @@ struct ApiServer::Impl {
       waiting_body_bytes -= bytes;
       throw ApiError(503, "too many large requests wait to be read; try again later");
     }
-    asio::post(workers, [this, exchange, &route, bytes, service = service] {
+    try {
+      asio::post(workers, [this, exchange, &route, bytes, service = service] {
+        waiting_body_bytes -= bytes;
+        answering(*exchange, [&] { ((*service).*(route.handle))(exchange); });
+        count_read(bytes);
+      });
+    } catch (...) {  // no memory
       waiting_body_bytes -= bytes;
-      answering(*exchange, [&] { ((*service).*(route.handle))(exchange); });
-      count_read(bytes);
-    });
+      throw;
+    }
   }
 
   void count_read(std::size_t body_bytes) {
