@@ -235,6 +235,17 @@ def test_the_page_asks_for_the_key_and_keeps_it(browser, start):
     assert [error for error in page.errors if "401" not in error] == []
 
 
+def test_a_key_that_is_entered_twice_begins_one_stream(browser, start):
+    server = start("--window", "--api-key", KEY)
+    page = browser.open(f"{server.url}/window")
+    page.wait("!document.querySelector('#key-form').hidden")
+    page.type(KEY)
+    page.run("for (let i = 0; i < 2; ++i) document.querySelector('#key-form').requestSubmit()")
+    page.wait("!document.querySelector('#main').hidden")
+    browser.listen(0.2)
+    assert len([url for url in page.requested if url.endswith("/state")]) == 2  # without the key, and with it
+
+
 def test_another_server_in_its_place_is_shown_and_may_ask_for_a_key(browser, start):
     first = start("--window", "--kv-cache-memory", "1MiB")
     page = browser.open(f"{first.url}/window")

@@ -16,6 +16,7 @@ let frame = null;
 let shownAbout = "";  // the frame's, as JSON
 let live = null;  // the stream's own, which changes with each event
 let isPaused = false;
+let needsKey = false;  // nothing is asked for before there is one
 let isDrawing = false;
 let drawnAt = 0;
 let toldStatusAt = 0;
@@ -187,6 +188,7 @@ async function watch() {
 }
 
 function askKey() {
+  needsKey = true;
   tellStatus("An API key is needed.");
   byId("key-form").hidden = false;
   byId("key").focus();
@@ -266,6 +268,8 @@ function startPlayer() {
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   keepKey(byId("key").value);
+  if (!needsKey) return;  // Enter was pressed twice
+  needsKey = false;
   watch();
 });
 byId("pause").addEventListener("click", () => {
