@@ -39,6 +39,10 @@ std::unique_ptr<TurnRunner> open_agent_server(const AgentServer& server);  // fo
 // free.
 int serve_recording(const std::string& path, int port);
 
+// Has a flag of whole numbers read them as decimal ones, where CLI11 takes 010 for 8 and, of a type without a
+// sign, -1 for the largest number; one that does not fit is refused.
+void read_as_decimal(CLI::Option& option);
+
 // What CLI11's validators let pass, or refuse, otherwise: NaN is in each of its ranges, and infinity is no
 // positive number.
 std::string refuse_nan(const std::string& text);
@@ -92,6 +96,7 @@ void add_command(CLI::App& app, Command& chosen, const std::string& name, const 
   CLI::App* const command = app.add_subcommand(name, what);
   const auto state = std::make_shared<State>();
   state->add_to({*command});
+  for (CLI::Option* const option : command->get_options()) read_as_decimal(*option);
   command->callback([&chosen, state] { chosen = [state] { return state->run(); }; });
 }
 

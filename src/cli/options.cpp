@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -15,12 +16,6 @@
 namespace quire::cli {
 namespace {
 
-// A whole number of 64 bits, which the library's own conversion lets wrap around.
-std::string check_unsigned(const std::string& text) {
-  if (parse_number<std::uint64_t>(text)) return {};
-  return text + " is no whole number from 0 to 18446744073709551615";
-}
-
 std::pair<std::int32_t, float> parse_bias(const std::string& entry) {
   const std::size_t colon = std::min(entry.find(':'), entry.size());
   const auto id = parse_number<std::int32_t>(std::string_view(entry).substr(0, colon));
@@ -30,6 +25,26 @@ std::pair<std::int32_t, float> parse_bias(const std::string& entry) {
 }
 
 }  // namespace
+
+void read_as_decimal(CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  if (!type.starts_with("INT") && !type.starts_with("UINT")) return;
+  // A range, which stands behind the type, has its own error.
+  const bool is_size = type.starts_with("UINT") && type.find(" in [") == type.npos;
+  const auto read = [=](std::string& text) -> std::string {
+    const char* const end = text.data() + text.size();
+    const std::size_t first = std::min(text.find_first_of("0123456789"), text.size());
+    std::uint64_t value = 0;
+    const bool is_large =
+        std::from_chars(text.data() + first, end, value).ec == std::errc::result_out_of_range;
+    if (is_size && (is_large || text.find('-') < first))
+      return text + " is no whole number from 0 to 18446744073709551615";
+    const std::size_t zeros = std::min(text.find_first_not_of('0', first), text.size()) - first;
+    if (std::isdigit(static_cast<unsigned char>(text[first + zeros])) != 0) text.erase(first, zeros);
+    return {};
+  };
+  option.transform(CLI::Validator(read, ""));
+}
 
 std::string refuse_nan(const std::string& text) {
   double value = 0;
@@ -247,8 +262,7 @@ void add_sampling_options(Flags flags, SamplingOptions& options) {
   flags.value("--top-k", options.top_k, "this many most likely tokens, 0: all (default: the model's, or 0)");
   flags.value("--min-p", options.min_p,
               "tokens at least this likely, relative to the most likely one (default: the model's, or 0)");
-  flags.value("--seed", options.given.seed, "the same seed and prompt give the same output")
-      ->check(check_unsigned);
+  flags.value("--seed", options.given.seed, "the same seed and prompt give the same output");
   // What makes single tokens more or less likely.
   flags.value("--presence-penalty", options.given.presence_penalty,
               "subtracted from the logits of tokens in the output (default: 0)");

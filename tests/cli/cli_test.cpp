@@ -76,6 +76,10 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("generate --prompt-ids 1,99999999"), "99999999");
   expect_mistake(run_quire("generate"), "no prompt");
   expect_mistake(run_quire("plan --memory lots"), "--memory");
+  for (const std::string size : {"-1", "-1B", "99999999999999999999"})
+    expect_mistake(run_quire("plan --memory " + size), "--memory: " + size + " is no whole number from 0 to");
+  expect_mistake(run_quire("generate -p hi --kv-cache-memory -1"), "-1 is no whole number");
+  expect_mistake(run_quire("generate -p hi --seed -1"), "-1 is no whole number");
   expect_mistake(run_quire("plan --shape qwen9"), "qwen3-0.6b");
   expect_mistake(run_quire("plan --shape qwen3-8b " + kToy), "--shape");
   expect_mistake(run_quire("bench"), "subcommand");
@@ -87,6 +91,14 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
   expect_mistake(run_quire("bench throughput --n 2 --temperature 0"), "n is 2");
   expect_mistake(run_quire("bench latency --max-model-len 10"), "max-model-len is 10");
   expect_mistake(run_quire("generate -p a -p b --stream"), "--stream");
+}
+
+TEST(CliTest, WholeNumbersAreDecimal) {
+  for (const auto& [given, meant] : {std::pair{"010", "10"}, {"09", "9"}, {"-010", "-10"}, {"0", "0"}})
+    expect_mistake(run_quire(std::string("generate -p hi --block-size ") + given),
+                   std::string("block-size is ") + meant + ";");
+  const ProgramResult plan = run_quire("plan " + kToy + " --memory 010GiB --json");
+  EXPECT_EQ(json::parse(plan.out).at("memory_bytes"), std::size_t{10} << 30);
 }
 
 TEST(CliTest, FlagsOfGenerateThatDoNotGoTogetherAreToldBeforeTheModelIsLoaded) {

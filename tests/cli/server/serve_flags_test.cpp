@@ -57,6 +57,7 @@ TEST(ServeFlagsTest, WrongValuesAreRefusedBeforeItListens) {
   expect_refused("--default-chat-template-kwargs '{\"bos_token\": 1}'", "bos_token");
   expect_refused("--uvicorn-log-level loud", "--uvicorn-log-level");
   expect_refused("--request-timeout nan", "--request-timeout: nan is not a number");
+  expect_refused("--max-body-size -1", "--max-body-size: -1 is no whole number");
   expect_refused("--pipeline-parallel-size 2", "--pipeline-parallel-size");
   expect_refused("--root-path quire", "it must begin with a slash");
   expect_refused("--model no/model --shape qwen3-0.6b", "excludes");  // whose weights would be random
