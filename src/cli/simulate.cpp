@@ -129,6 +129,7 @@ struct Simulate {
   }
 
   int run() {
+    if (!svg.empty()) write_file("--svg", svg);
     const MachineCosts machine = read_machine(costs);
     const CacheLayout& layout = machine.scheduler.layout;
     SchedulerConfig defaults = machine.scheduler;
@@ -169,11 +170,11 @@ struct Simulate {
     option = command->get_option_no_throw("--" + sweep.substr(0, equals));
     if (option == nullptr || (option->get_group() != kSettings && option->get_group() != kLoad))
       fail("--sweep: {} is no setting or load", in_quotes(sweep.substr(0, equals)));
-    if (equals == sweep.size())
-      fail("--sweep: {} has no values; give them as max-num-seqs=16,64", in_quotes(sweep));
     std::vector<std::string> values;
     for (std::size_t from = equals + 1; from <= sweep.size(); from += values.back().size() + 1)
       values.push_back(sweep.substr(from, sweep.find(',', from) - from));
+    if (values.empty() || std::ranges::count(values, std::string()) > 0)
+      fail("--sweep: {} has no values, or an empty one; give them as max-num-seqs=16,64", in_quotes(sweep));
     return values;
   }
 

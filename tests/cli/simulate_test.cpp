@@ -119,6 +119,8 @@ TEST_F(SimulateCommandTest, MistakesAreOneLine) {
   expect_mistake("--sweep x=1", "is no setting or load");
   expect_mistake("--sweep costs=1", "is no setting or load");
   expect_mistake("--sweep max-num-seqs", "has no values");
+  for (const std::string sweep : {"max-num-seqs=", "max-num-seqs=4,", "max-num-seqs=,4"})
+    expect_mistake("--sweep " + sweep, "or an empty one");
   expect_mistake("--sweep max-num-seqs=4,x", "max-num-seqs");
   expect_mistake("--sweep max-num-seqs=0", "max-num-seqs is 0");
   expect_mistake("--sweep request-rate=inf,nan --num-prompts 1", "--request-rate: nan is not a number");
@@ -128,6 +130,7 @@ TEST_F(SimulateCommandTest, MistakesAreOneLine) {
   expect_mistake("--workload standard --num-prompts 257", "has 256");
   expect_mistake("--trace " + costs_, "no recording");
   expect_mistake("--svg /no/such/folder/x.svg --num-prompts 1", "cannot write");
+  EXPECT_EQ(run("--svg /no/such/folder/x.svg --num-prompts 1").out, "");  // told before anything runs
   machine_.block_bytes = 0;
   write();
   expect_mistake("--kv-cache-memory 1GiB", "give --num-blocks");
