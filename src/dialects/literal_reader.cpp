@@ -43,7 +43,8 @@ class LiteralReader final : public ArgumentReader {
 
   ReadStatus push(char c) override { return (this->*state_)(c); }
   bool in_string() const {
-    return state_ == &LiteralReader::push_string || state_ == &LiteralReader::push_escape;
+    return state_ == &LiteralReader::push_string || state_ == &LiteralReader::push_escape ||
+           state_ == &LiteralReader::push_octal;
   }
 
  private:
@@ -146,12 +147,16 @@ class LiteralReader final : public ArgumentReader {
   }
 
   ReadStatus push_escape(char c) {
-    constexpr std::string_view kLetters = "ntrbfav0\"\\'/";
-    constexpr std::string_view kBytes{"\n\t\r\b\f\a\v\0\"\\'/", kLetters.size()};
+    constexpr std::string_view kLetters = "ntrbfav\"\\'/", kBytes = "\n\t\r\b\f\a\v\"\\'/";
     if (surrogate_ && c != 'u') return ReadStatus::kError;
     digits_ = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     code_ = 0;
     if (digits_ > 0) return become(&LiteralReader::push_hex);
+    if (c >= '0' && c <= '7') {
+      digits_ = 3;
+      state_ = &LiteralReader::push_octal;
+      return push_octal(c);
+    }
     const std::size_t at = kLetters.find(c);
     if (at == kLetters.npos && c != '\n')
       json_ += "\\\\";  // a backslash that escapes nothing stands for itself
@@ -174,6 +179,17 @@ class LiteralReader final : public ArgumentReader {
     json_ += format_text("\\u{:04x}", code_);
     surrogate_ = code_ >= 0xD800 && code_ < 0xDC00;
     return become(&LiteralReader::push_string);
+  }
+
+  ReadStatus push_octal(char c) {
+    if (digits_ > 0 && c >= '0' && c <= '7') {
+      --digits_;
+      code_ = code_ << 3 | static_cast<unsigned>(c - '0');
+      return ReadStatus::kMore;
+    }
+    json_ += format_text("\\u{:04x}", code_);
+    state_ = &LiteralReader::push_string;
+    return push(c);
   }
 
   ReadStatus open(char opener) {
@@ -215,7 +231,7 @@ class LiteralReader final : public ArgumentReader {
   std::string word_;          // a bare key or word, or the part of `string_quote_` that came
   std::string string_quote_;  // around the string that is read
   bool key_ = false;          // the string that is read is one
-  int digits_ = 0;            // of a \x, \u or \U, still to come
+  int digits_ = 0;            // of an escape, still to come
   unsigned code_ = 0;
   bool surrogate_ = false;  // the first of two came
 };

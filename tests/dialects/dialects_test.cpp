@@ -231,6 +231,7 @@ TEST(DialectsTest, PythonBecomesJson) {
   expect(" a = 1 , b = -2.5e3,\nc=None, d=True ,", R"({"a": 1, "b": -2.5e3, "c": null, "d": true})");
   expect(R"(a='it\'s "so"\n\x41\u00e9\U0001F600\ud83d\ude00\q\/')",
          R"({"a": "it's \"so\"\n\u0041\u00e9\ud83d\ude00\ud83d\ude00\\q/"})");
+  expect(R"(a='\0\012\18\101\7777\3')", R"({"a": "\u0000\u000a\u00018\u0041\u01ff7\u0003"})");
   expect("a=[1, [], (), ('x',), {}], b={'k': {\"l\": null}, }",
          R"({"a": [1, [], [], ["x"], {}], "b": {"k": {"l": null}}})");
   expect("a=\"\t)]}\"", R"({"a": "\t)]}"})");
