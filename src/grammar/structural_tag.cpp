@@ -235,6 +235,14 @@ class TagCompiler {
     const std::vector<std::string> triggers = format["triggers"].texts();
     if (std::ranges::find(triggers, "") != triggers.end())
       format["triggers"].fail("a trigger is a string that is not empty");
+    for (const std::string& excluded : marks_of(format)) {
+      ex_.check_time();
+      for (const std::string_view trigger : triggers)
+        if (trigger.substr(0, trigger.size() - 1).find(excluded) != trigger.npos)
+          format["excludes"].fail(
+              format_text("{} is a part of the trigger {}, to whose end no text would come",
+                          in_quotes(excluded), in_quotes(trigger)));
+    }
     const std::vector<std::string> marks = marks_of(format, triggers);
     std::vector<std::vector<ExprId>> begun(triggers.size());
     for (const Part& of : format["tags"].items()) {

@@ -147,6 +147,12 @@ TEST(StructuralTag, KeepsTextWithinItsExcludesAndItsLength) {
          "tags": [{"begin": "<a>", "content": {"type": "const_string", "value": "bad"}, "end": "</a>"}]}})",
        {"", "x<a>bad</a>y"},
        {"bad", "bad<a>bad</a>", "<a>bad</a>bad"}});
+  check(
+      {Kind::kStructuralTag,
+       R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<a>"], "excludes": [">"],
+         "tags": [{"begin": "<a>", "content": {"type": "const_string", "value": "b"}, "end": "</a>"}]}})",
+       {"x<a>b</a>y"},
+       {"x>", "<a>b</a>>"}});
   check({Kind::kStructuralTag,
          R"({"type": "structural_tag", "format": {"type": "json_schema", "any_order": false, "style": "json",
          "json_schema": {"type": "object", "properties": {"a": {}, "b": {}}}}})",
@@ -195,6 +201,11 @@ TEST(StructuralTag, SaysWhereItIsWrong) {
       Kind::kStructuralTag,
       R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["a"], "tags": [{"begin": "b", "content": {"type": "any_text"}, "end": ""}]}})",
       {"#/format/tags/0/begin"}});
+  check(Refusal{
+      Kind::kStructuralTag,
+      R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["a", "<tool>"], "excludes": ["b", "<"],
+         "tags": [{"begin": "a", "content": {"type": "any_text"}, "end": ""}]}})",
+      {"#/format/excludes", "\"<\" is a part of the trigger \"<tool>\""}});
 }
 
 }  // namespace
