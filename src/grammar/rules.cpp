@@ -79,9 +79,7 @@ class RuleParser {
       }
       const std::string name(word());
       if (name.empty()) fail_here("a rule's name is expected");
-      const std::size_t rule = rule_named(name);
-      if (rules_[rule].defined) fail_here(format_text("the rule {} is defined twice", in_quotes(name)));
-      rules_[rule].defined = true;
+      const std::size_t rule = define(name);
       const bool has_priority = take(".");  // in Lark, where it changes nothing of the language
       if (has_priority) word();
       skip();
@@ -142,6 +140,12 @@ class RuleParser {
     if (is_new) rules_.push_back({.name = name});
     return found->second;
   }
+  std::size_t define(const std::string& name) {
+    const std::size_t rule = rule_named(name);
+    if (rules_[rule].defined) fail_here(format_text("the rule {} is defined twice", in_quotes(name)));
+    rules_[rule].defined = true;
+    return rule;
+  }
   // What `read` makes of a part of the text. Its errors stand where the part ends.
   template <typename F>
   auto located(F&& read) const {
@@ -170,9 +174,8 @@ class RuleParser {
           std::ranges::find(kCommonTerminals, name, &std::pair<std::string_view, std::string_view>::first);
       if (found == kCommonTerminals.end())
         fail_here(format_text("common has no terminal {} here", in_quotes(name)));
-      const std::size_t rule = rule_named(name);
-      rules_[rule].alternatives.push_back({{.expr = regex(found->second)}});
-      rules_[rule].defined = true;
+      if (imported_.insert(name).second)  // to import it again changes nothing
+        rules_[define(name)].alternatives = {{{.expr = regex(found->second)}}};
     } else {
       fail_here("only %ignore and %import common.NAME are supported");
     }
@@ -327,6 +330,7 @@ class RuleParser {
   bool lark_ = false;
   std::vector<Rule> rules_;
   std::unordered_map<std::string, std::size_t> by_name_;
+  std::set<std::string> imported_;
   std::vector<Element> ignored_;
 };
 

@@ -45,7 +45,7 @@ TEST(Rules, MayHaveTokensInTerminals) {
 
 TEST(Rules, ImportSpaceWithoutLineBreaks) {
   check({Kind::kGrammar,
-         "start: \"a\" WS_INLINE \"b\"\n%import common.WS_INLINE",
+         "start: \"a\" WS_INLINE \"b\"\n%import common.WS_INLINE\n%import common.WS_INLINE",
          {"a b", "a \t b"},
          {"ab", "a\nb"}});
 }
@@ -91,6 +91,10 @@ TEST(Rules, ReadStringsAsTextAndClassesAsCharacters) {
 TEST(Rules, SayWhereTheyAreWrong) {
   check(Refusal{Kind::kGrammar, "root ::= other", {"\"other\"", "not defined"}});
   check(Refusal{Kind::kGrammar, "root ::= \"a\"\nroot ::= \"b\"", {"line 2", "twice"}});
+  check(
+      Refusal{Kind::kGrammar, "start: INT\nINT: \"x\"\n%import common.INT", {"line 3", "\"INT\"", "twice"}});
+  check(
+      Refusal{Kind::kGrammar, "start: INT\n%import common.INT\nINT: \"x\"", {"line 3", "\"INT\"", "twice"}});
   check(Refusal{Kind::kGrammar, "root ::= (\"a\"", {"line 1, column", "not closed"}});
   check(Refusal{Kind::kGrammar, "root ::= <[9999]>", {"no token"}});
   check(Refusal{Kind::kGrammar, "root ::= <nothing>", {"no special token"}});
