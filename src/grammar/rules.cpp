@@ -86,7 +86,7 @@ class RuleParser {
       const bool gbnf = !has_priority && take("::=");
       if (!gbnf && !take(":")) fail_here("::= or : is expected behind a rule's name");
       lark_ = !gbnf;
-      rules_[rule].terminal = lark_ && is_terminal(name);
+      rules_[rule].terminal = in_terminal_ = lark_ && is_terminal(name);
       rules_[rule].alternatives = parse_alternatives();
     }
     for (const Rule& rule : rules_)
@@ -161,6 +161,7 @@ class RuleParser {
 
   void directive() {
     lark_ = true;  // which alone has them
+    in_terminal_ = false;
     const std::string_view what = word();
     skip();
     if (what == "ignore") {
@@ -264,6 +265,8 @@ class RuleParser {
       return std::nullopt;
     }
     at_ = end;
+    if (in_terminal_ && !is_terminal(name))
+      fail_here(format_text("a terminal consists of terminals, not of the rule {}", in_quotes(name)));
     return Element{.rule = rule_named(name), .terminal = lark_ && is_terminal(name)};
   }
 
@@ -328,6 +331,7 @@ class RuleParser {
   std::size_t at_ = 0;
   unsigned depth_ = 0;
   bool lark_ = false;
+  bool in_terminal_ = false;
   std::vector<Rule> rules_;
   std::unordered_map<std::string, std::size_t> by_name_;
   std::set<std::string> imported_;

@@ -95,6 +95,9 @@ TEST(Rules, SayWhereTheyAreWrong) {
       Refusal{Kind::kGrammar, "start: INT\nINT: \"x\"\n%import common.INT", {"line 3", "\"INT\"", "twice"}});
   check(
       Refusal{Kind::kGrammar, "start: INT\n%import common.INT\nINT: \"x\"", {"line 3", "\"INT\"", "twice"}});
+  check(Refusal{Kind::kGrammar,
+                "start: A b\nA: \"x\" (b | \"y\")\nb: \"z\"\n%ignore \" \"",
+                {"line 2", "terminal", "the rule \"b\""}});
   check(Refusal{Kind::kGrammar, "root ::= (\"a\"", {"line 1, column", "not closed"}});
   check(Refusal{Kind::kGrammar, "root ::= <[9999]>", {"no token"}});
   check(Refusal{Kind::kGrammar, "root ::= <nothing>", {"no special token"}});
