@@ -323,6 +323,14 @@ TEST(QuantizationTest, ModelOptIsFoundByItsOwnFile) {
   EXPECT_TRUE(weights.unclaimed().empty());
 }
 
+TEST(QuantizationTest, ModelOptsScaleOfAWholeMatrixMayHaveTwoDimensions) {
+  QuantizedFile file;
+  file.add("q.weight", "F8_E4M3", {2, 256}, std::string(512, '\x38'))
+      .add("q.weight_scale", "F32", {1, 1}, std::vector<float>{3});
+  QuantizedWeights weights = file.open(R"({"quant_method": "modelopt", "quant_algo": "FP8"})");
+  EXPECT_EQ(dequantize(weights.take_linear("q", 2, 256)), matrix_of(2, 256, [](int, int) { return 3.0F; }));
+}
+
 TEST(QuantizationTest, WhereTheCacheAloneIsQuantisedWeightsArePlain) {
   QuantizedFile own;
   own.add("q.weight", "F32", {2, 16}, std::vector<float>(32, 1));

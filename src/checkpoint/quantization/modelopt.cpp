@@ -26,7 +26,8 @@ WeightGroup take_fp8(const StoredLinear& linear) {
   MatrixShape block = kWholeMatrix;
   if (scale != nullptr && scale->shape.size() == 1 && scale->shape[0] == linear.rows()) {
     block.rows = 1;
-  } else if (scale != nullptr && scale->shape.size() >= 2) {
+  } else if (scale != nullptr && scale->shape.size() >= 2 &&
+             std::ranges::any_of(scale->shape, [](std::int64_t count) { return count != 1; })) {
     block = {kFp8Block, kFp8Block};
   }
   WeightGroup group = take_e4m3(linear, "weight_scale", kFloatTypes, block);
