@@ -9,6 +9,8 @@
 
 namespace quire {
 
+inline constexpr int kMaxOutputs = 16384;  // of a prompt: vLLM's VLLM_MAX_N_SEQUENCES
+
 // When a beam search ends, once it has beam_width finished texts: see docs/sampling.md.
 enum class EarlyStopping : std::uint8_t {
   kNo,     // when no unfinished one scores better as it is: a heuristic
@@ -58,8 +60,8 @@ struct ThinkingBudget {
 // How one request's tokens are chosen and when it ends. Names, meanings and defaults are vLLM's; every range
 // and edge is in docs/sampling.md.
 struct SamplingParams {
-  // Outputs of one prompt, which is computed once; at most 16384, and 1 where greedy. Output i is that of the
-  // same request with n 1 and a seed larger by i.
+  // Outputs of one prompt, which is computed once; at most kMaxOutputs, and 1 where greedy. Output i is that
+  // of the same request with n 1 and a seed larger by i.
   int n = 1;
   // So many are sampled, and the n of the largest sum of log-probabilities are given, the best one first and
   // none before all have ended; unset: n.

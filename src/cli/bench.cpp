@@ -79,7 +79,7 @@ struct Bench : EngineOptions {
         ->description("tokens of prompt and output (default: the workload's)");
     add_shape_to(flags);
     flags.shown("--temperature", options.request.params.temperature, "0: always the most likely token");
-    flags.shown("--n", options.request.params.n, "outputs of each request", CLI::Range(1, 16384));
+    flags.shown("--n", options.request.params.n, "outputs of each request", CLI::Range(1, kMaxOutputs));
     flags.shown("--presence-penalty", options.request.params.presence_penalty,
                 "of every request; 0: no penalties");
     flags.value("--logprobs", options.request.params.logprobs,

@@ -120,7 +120,7 @@ struct Simulate {
     flags.shown("--random-prefix-len", load.prefix_len, "tokens before a prompt that others have, too",
                 CLI::Range(0, 1 << 20));
     flags.shown("--num-prefixes", load.num_prefixes, "different ones of these", count);
-    flags.shown("--n", load.num_outputs, "outputs of each request", CLI::Range(1, 16384));
+    flags.shown("--n", load.num_outputs, "outputs of each request", CLI::Range(1, kMaxOutputs));
     flags.value("--request-rate", request_rate, "requests a second, at random times (default: all at once)",
                 kPositive);
     flags.value("--max-concurrency", max_concurrency, "sequences under way at once (default: any number)",

@@ -19,7 +19,6 @@ namespace {
 constexpr std::string_view kSpaces = " \t\n\v\f\r";
 constexpr float kGreedyBelow = 1e-5F;        // vLLM's _SAMPLING_EPS
 constexpr float kLowestTemperature = 1e-2F;  // vLLM's _MAX_TEMP
-constexpr int kMaxOutputs = 16384;           // vLLM's VLLM_MAX_N_SEQUENCES
 constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 256;
 constexpr std::size_t kMaxStopTokenIds = 128;

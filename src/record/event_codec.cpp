@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 
+#include "quire/sampling_params.h"
 #include "record/recording.h"
 #include "scheduler/plan_codec.h"
 
@@ -23,8 +24,6 @@ enum Event : std::uint8_t {
   kLost,
   kEnd
 };
-
-constexpr int kMostOutputs = 1 << 20;  // of a request
 
 // What a result has for each code of what was sampled, as codes stand in a file; not for those of a token.
 // That stands behind kToken, and where tokens are recorded behind kDropped, of a sequence that had ended.
@@ -119,9 +118,9 @@ void walk_plan(Io& io, auto& plan) {
 // What stands before a request's prompt, but for its salt and its priority.
 void walk_request(auto& io, auto& request, unsigned& bits) {
   io.number(request.id);
-  io.number(request.num_outputs, kMostOutputs);
+  io.number(request.num_outputs, kMaxOutputs);
   io.number(request.first_sibling);
-  io.number(request.beam_width, kMostOutputs);
+  io.number(request.beam_width, kMaxOutputs);
   io.number(request.max_tokens);
   io.number(request.min_tokens);
   io.number(request.prompt_output, kNumOutputKinds - 1);

@@ -75,7 +75,9 @@ class StepTimer final : public SchedulerObserver {
       int& position = positions_[sequence.sequence];
       if (!sequence.start && sequence.num_tokens == 1)
         sequence.first_position = position;  // it is not recorded
-      position = sequence.first_position + sequence.num_tokens;
+      const std::int64_t end = std::int64_t{sequence.first_position} + sequence.num_tokens;
+      if (!std::in_range<int>(end)) fail("sequence {} has {} tokens", sequence.sequence, end);
+      position = static_cast<int>(end);
     }
     in_flight_.emplace_back(StepShape(whole, layout_), reader_.seconds());
     most_in_flight = std::max(most_in_flight, in_flight_.size());
@@ -108,7 +110,7 @@ class StepTimer final : public SchedulerObserver {
   std::deque<std::pair<StepShape, double>> in_flight_;  // and when each was planned
   std::map<SequenceId, int> positions_;                 // behind what was planned
   std::map<SequenceId, int> num_beams_;                 // of each search that was forked
-  int alive_ = 0;                                       // sequences
+  std::int64_t alive_ = 0;                              // sequences
   bool was_busy_ = false;                               // when the last step ended, there was more to do
   double ended_ = 0;
 };

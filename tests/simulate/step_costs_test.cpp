@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -169,6 +170,29 @@ TEST(FitMachineTest, WhatABeamSearchLeavesBehindIsNoMoreAlive) {
   const MachineCosts machine = fit_machine(Recording(bytes, "a recording"));
   EXPECT_EQ(machine.steps_in_flight, 2);
   EXPECT_NEAR(machine.costs.seconds(StepShape(plan, {})), 1e-6 * kStep, 2e-3);
+}
+
+TEST(FitMachineTest, WhatNoEngineRecordsIsRefused) {
+  const auto refused = [](const SequenceRequest& request, const StepPlan& plan, const std::string& what) {
+    EventWriter writer({}, 1);
+    writer.begin();
+    writer.added(request);
+    writer.planned(&plan, {});
+    std::string bytes;
+    for (const auto& part : {write_header({}), frame_chunk(writer.chunk())})
+      bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
+    expect_error([&] { fit_machine(Recording(bytes, "a recording")); }, {"a recording", what});
+  };
+  SequenceRequest request;
+  request.id = 1;
+  StepPlan plan;
+  plan.sequences.resize(1);
+  plan.sequences[0].sequence = 1;
+  plan.sequences[0].first_position = std::numeric_limits<int>::max();
+  plan.sequences[0].num_tokens = 2;
+  refused(request, plan, "sequence 1 has 2147483649 tokens");
+  request.num_outputs = kMaxOutputs + 1;
+  refused(request, plan, "may be at most 16384");
 }
 
 // Its first results are of steps that it does not have, and decodes do not say where they stand.

@@ -278,7 +278,7 @@ struct Serve : EngineOptions {
                "bytes of a request, or with a unit: 16MiB")
         ->capture_default_str();
     flags.shown("--max-n", service.max_n, "outputs that a request may have of a prompt",
-                CLI::Range(1, 16384));
+                CLI::Range(1, kMaxOutputs));
     flags.shown("--max-prompts", service.max_prompts, "prompts that a request may have",
                 CLI::Range(1, 1 << 20));
     flags
