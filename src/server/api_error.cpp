@@ -1,11 +1,29 @@
 #include "server/api_error.h"
 
+#include <algorithm>
 #include <regex>
 
 #include "base/json.h"
 #include "engine/request.h"
 
 namespace quire::server {
+namespace {
+
+// The text with `theirs` for each `word`; what stands in quotes, the client's own words, only `everywhere`.
+std::string replaced(const std::string& text, const std::regex& word, const char* theirs, bool everywhere) {
+  std::string result;
+  for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
+    const bool quoted = text[at] == '"';
+    end = at + 1;
+    while (end < text.size() && text[end] != '"') end += quoted && text[end] == '\\' ? 2 : 1;
+    end = std::min(end + (quoted ? 1 : 0), text.size());
+    const std::string part = text.substr(at, end - at);
+    result += quoted && !everywhere ? part : std::regex_replace(part, word, theirs);
+  }
+  return result;
+}
+
+}  // namespace
 
 std::string_view ApiError::type() const {
   constexpr std::pair<int, std::string_view> kTypes[] = {
@@ -20,9 +38,9 @@ std::string_view ApiError::type() const {
 ApiError renamed(const ApiError& error, std::span<const FieldName> names) {
   std::string message = error.what(), param = error.param;
   for (const auto& [theirs, ours] : names) {
-    // What stands before a quote is the client's own word.
-    const std::regex word(format_text(R"((?:\b|(?=\W)){}(?![\w"]))", ours));
-    for (std::string* text : {&message, &param}) *text = std::regex_replace(*text, word, theirs);
+    // A place in JSON may stand in quotes.
+    const std::regex word(format_text(R"((?:\b|(?=\W)){}(?!\w))", ours));
+    for (std::string* text : {&message, &param}) *text = replaced(*text, word, theirs, ours[0] == '/');
   }
   return {error.status, message, param, error.code};
 }

@@ -48,6 +48,16 @@ TEST(ApiErrorTest, WhatWasCaughtBecomesAStatus) {
   EXPECT_STREQ(user.what(), "n is 0");
 }
 
+TEST(ApiErrorTest, FieldsAreRenamedAndTheClientsWordsAreNot) {
+  constexpr FieldName kNames[] = {{"input", "messages"}, {"/input_schema", "/function/parameters"}};
+  const ApiError error = renamed(
+      {400, R"(messages[0] names "messages of \"mine\" messages", not messages)", "messages"}, kNames);
+  EXPECT_STREQ(error.what(), R"(input[0] names "messages of \"mine\" messages", not input)");
+  EXPECT_EQ(error.param, "input");
+  EXPECT_STREQ(renamed({400, R"(at "#/tools/0/function/parameters": messages)"}, kNames).what(),
+               R"(at "#/tools/0/input_schema": input)");
+}
+
 TEST(ApiErrorTest, AnInternalFaultIsNotDescribed) {
   const ApiError error = to_api_error(std::runtime_error("0x7f00 in /usr/lib/x"));
   EXPECT_EQ(error.status, 500);
