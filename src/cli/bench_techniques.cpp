@@ -72,7 +72,7 @@ struct TechniqueBench : EngineOptions {
 
   int run() {
     refuse_several_processes("bench");
-    if (!svg.empty()) write_file("--svg", svg);
+    if (!svg.empty()) check_writable("--svg", svg);
     options.engine = config;
     options.open = [this] { return open(); };
     options.on_progress = progress_bar("rows");

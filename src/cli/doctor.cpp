@@ -13,7 +13,7 @@ void print_table(const MachineReport& machine, const std::vector<std::string>& p
              join_text(machine.cpu_isas, ", "), machine.best_cpu_isa);
   print_text(stdout, "memory   {} MiB\n", machine.memory >> 20);
   for (const DeviceInfo& gpu : machine.gpus.devices)
-    if (gpu.problem.empty())  // which would be below
+    if (gpu.problem.empty())  // its problem is told below
       print_text(stdout, "GPU      {}, compute capability {}, {} of {} MiB free\n", gpu.name,
                  gpu.architecture, gpu.free_memory >> 20, gpu.total_memory >> 20);
   for (const std::string& version : machine.gpus.versions) print_text(stdout, "library  {}\n", version);

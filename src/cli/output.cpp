@@ -23,9 +23,12 @@ void print_figure(std::string_view what, const std::string& value, const std::st
   print_text(stdout, "{:<8} {:>10} {}\n", what, value, note);
 }
 
-void write_file(const char* flag, const std::string& path, const std::optional<std::string>& text) {
-  std::ofstream file(path, text ? std::ios::trunc : std::ios::app);
-  if (!(file << text.value_or("")).flush()) fail("{}: cannot write {}", flag, in_quotes(path));
+void check_writable(const char* flag, const std::string& path) {
+  if (!std::ofstream(path, std::ios::app)) fail("{}: cannot write {}", flag, in_quotes(path));
+}
+
+void write_file(const char* flag, const std::string& path, std::string_view text) {
+  if (!(std::ofstream(path) << text).flush()) fail("{}: cannot write {}", flag, in_quotes(path));
 }
 
 std::string bar(std::uint64_t done, std::uint64_t total) {

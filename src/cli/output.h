@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,9 +21,11 @@ std::string figure(double value, int digits);
 // A line of a table of figures.
 void print_figure(std::string_view what, const std::string& value, const std::string& note);
 
-// Makes a file that a flag names of this text, or, without one, leaves what is there and only looks whether
-// it can be written: Error where it cannot.
-void write_file(const char* flag, const std::string& path, const std::optional<std::string>& text = {});
+// Error where a file that a flag names cannot be written. What is in it stays.
+void check_writable(const char* flag, const std::string& path);
+
+// Makes a file that a flag names of this text. Error where it cannot be written.
+void write_file(const char* flag, const std::string& path, std::string_view text);
 
 // [####    ]
 std::string bar(std::uint64_t done, std::uint64_t total);

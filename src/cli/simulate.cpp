@@ -129,7 +129,7 @@ struct Simulate {
   }
 
   int run() {
-    if (!svg.empty()) write_file("--svg", svg);
+    if (!svg.empty()) check_writable("--svg", svg);
     const MachineCosts machine = read_machine(costs);
     const CacheLayout& layout = machine.scheduler.layout;
     SchedulerConfig defaults = machine.scheduler;
@@ -278,7 +278,7 @@ struct CostsBench : EngineOptions {
 
   int run() {
     refuse_several_processes("bench");
-    write_file("--output", output);
+    check_writable("--output", output);
     MachineCosts machine;
     if (!recording.empty()) {
       machine = fit_machine(Recording(std::filesystem::path(recording)));

@@ -35,7 +35,7 @@ struct StepRecord {
   double seconds = 0;                 // from planned to sampled, what it waited for earlier steps apart
   double mask_seconds = 0;            // that the masks of its constrained sequences took; 0: it has none
   std::optional<OpTimes> ops = std::nullopt;  // of a step that was profiled, whose seconds say nothing then
-  TimePoint planned = {};
+  TimePoint planned = {};                     // where `seconds` begin, unless the step before ended later
 
   double prefill_share() const {
     return tokens == 0 ? 0 : static_cast<double>(prefill_tokens) / static_cast<double>(tokens);

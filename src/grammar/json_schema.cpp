@@ -107,11 +107,15 @@ void SchemaCompiler::fail_at(Schema schema, std::string_view keyword, std::strin
   throw GrammarError(format_text("JSON schema at {}: {}", in_quotes(where), what));
 }
 
-SchemaCompiler::Schema SchemaCompiler::made(OrderedJson schema, Schema at) {
+void SchemaCompiler::pay_for(const OrderedJson& schema) {
   constexpr std::size_t kBytesOfSchema = 128, kBytesOfCharacter = 16;  // of its text, once it is parsed
   const std::size_t bytes = kBytesOfSchema + kBytesOfCharacter * schema.dump().size();
   ex_.memory().take(bytes);
   made_bytes_ += bytes;
+}
+
+SchemaCompiler::Schema SchemaCompiler::made(OrderedJson schema, Schema at) {
+  pay_for(schema);
   made_.push_back(std::move(schema));
   parents_.try_emplace(&made_.back(), at, "");
   return &made_.back();
@@ -361,7 +365,8 @@ ExprId SchemaCompiler::values(const Place& place, Schema of, std::string_view ke
     const bool listed_by_all = std::ranges::all_of(place.schemas, [&](Schema schema) {
       const auto constant = schema->find("const"), list = schema->find("enum");
       const auto is_value = [&](const OrderedJson& other) {
-        return is_structured && other.is_structured() ? Json(other) == sorted : other == value;
+        if (!is_structured || !other.is_structured()) return other == value;
+        return other.type() == value.type() && other.size() == value.size() && Json(other) == sorted;
       };
       return (constant == schema->end() || is_value(*constant)) &&
              (list == schema->end() || &*list == &listed || std::ranges::any_of(*list, is_value));

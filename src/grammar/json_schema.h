@@ -67,6 +67,8 @@ class SchemaCompiler {
       parents_.try_emplace(found, parent, (OrderedJson::json_pointer() / ... / keys).to_string());
     return found;
   }
+  // Takes the memory of a schema that rewriting made; the destructor gives it back.
+  void pay_for(const OrderedJson& schema);
   Schema made(OrderedJson schema, Schema at);
   OrderedJson reference_to(Schema schema);
   Schema resolve(Schema schema, const std::string& reference);

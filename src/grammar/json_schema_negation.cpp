@@ -52,6 +52,7 @@ SchemaCompiler::Schema SchemaCompiler::negation(Schema schema) {
     opposite = false;
   else
     opposite["anyOf"] = std::move(alternatives);
+  pay_for(opposite);
   return &opposite;
 }
 

@@ -151,14 +151,18 @@ class Download {
   }
 
   std::vector<std::string> weight_files(const HubRevision& revision, const std::vector<Item>& index) const {
-    std::vector<std::string> names{kWeightFile};
-    if (!contains(revision.files, kWeightFile))
-      names = shards_of(index.empty() ? cache_.snapshot(revision.commit) / kIndexFile  // it was there
-                                      : cache_.blob(index[0].file.etag));
-    for (const std::string& name : names)
-      if (!contains(revision.files, name))
-        fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(name));
-    if (contains(revision.files, kExpectedFile)) names.insert(names.begin(), kExpectedFile);
+    std::vector<std::string> names;
+    if (contains(revision.files, kExpectedFile)) names.push_back(kExpectedFile);
+    if (contains(revision.files, kWeightFile)) {
+      names.push_back(kWeightFile);
+      return names;
+    }
+    for (std::string& shard : shards_of(index.empty() ? cache_.snapshot(revision.commit) / kIndexFile
+                                                      : cache_.blob(index[0].file.etag))) {
+      if (!contains(revision.files, shard))
+        fail("{}: {} names {}, which the hub does not have", model_.id, kIndexFile, in_quotes(shard));
+      names.push_back(std::move(shard));
+    }
     return names;
   }
 

@@ -158,8 +158,7 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
     }
     const std::span<TimedOutput> outputs(output, static_cast<std::size_t>(requests[i].params.n));
     output += requests[i].params.n;
-    for (TimedOutput& own : outputs) own.times.push_back(BenchClock::now());
-    requests[i].on_update = [&, outputs](const RequestUpdate& update) {
+    const auto on_update = [&, outputs](const RequestUpdate& update) {
       const BenchClock::time_point now = BenchClock::now();
       TimedOutput& own = outputs[update.output.index];
       const bool has_token = update.output.token_ids.size() >= own.times.size();
@@ -181,9 +180,14 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
       changed.notify_all();  // under the lock: all this may be gone right after
     };
     try {
+      for (TimedOutput& own : outputs) own.times.push_back(BenchClock::now());
+      requests[i].on_update = on_update;
       ids[i] = engine.submit(std::move(requests[i]));
     } catch (...) {  // the queue is full, say; all this must stay until those under way have ended
-      for (const RequestId id : std::span(ids).first(i)) engine.abort(id);
+      try {
+        for (const RequestId id : std::span(ids).first(i)) engine.abort(id);
+      } catch (const std::exception&) {  // they end by themselves, later
+      }
       std::unique_lock lock(mutex);
       unfinished -= requests.size() - i;
       changed.wait(lock, all_ended);

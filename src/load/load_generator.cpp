@@ -155,9 +155,11 @@ void fill_prompts(std::vector<LoadRequest>& requests, bool as_text, int vocab_si
   std::uniform_int_distribution<std::size_t> any_word(0, kWords.size() - 1);
   for (LoadRequest& request : requests) {
     if (!request.text.empty()) continue;
-    if (!as_text)
+    if (!as_text) {
       request.token_ids = random_tokens(request.size.prompt_tokens, vocab_size, random, kFirstTokenId);
-    for (int i = 0; as_text && i < request.size.prompt_tokens; ++i) {
+      continue;
+    }
+    for (int i = 0; i < request.size.prompt_tokens; ++i) {
       request.text += i == 0 ? "" : " ";
       request.text += kWords[any_word(random)];
     }

@@ -49,7 +49,7 @@ struct SamplingBatch {
   Tensor min_p;        // f32 [num_rows]
   Tensor seeds;        // i64 [num_rows], the bits of an unsigned seed
   Tensor positions;  // i32 [num_rows] of the sampled token in its sequence: the counter of its random numbers
-  Tensor seats;      // i32 [num_rows] entry of last_tokens that the token is also written to
+  Tensor seats;      // i32 [num_rows] entry of last_tokens, each row's own, that the token is also written to
   Tensor workspace;  // u8 [Backend::sampling_workspace_bytes], or undefined where that is 0
 
   SamplingBatch rows(std::int64_t begin, std::int64_t count) const {

@@ -38,8 +38,11 @@ struct HttpService {
   std::deque<HttpConnection*> reserve;
   static constexpr std::size_t kReserve = 32;
 
-  std::mutex mutex;          // of what follows
-  std::size_t open[2] = {};  // connections: ordinary ones, and those beyond the limit
+  std::mutex mutex;  // of what follows
+  struct {
+    std::size_t ordinary = 0, beyond_limit = 0;
+    std::size_t all() const { return ordinary + beyond_limit; }
+  } open;  // connections
   std::condition_variable closed_one;
 };
 

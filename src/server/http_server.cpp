@@ -129,13 +129,13 @@ struct HttpServer::Impl {
     bool reserved;
     {
       const std::lock_guard lock(service->mutex);
-      reserved = service->open[0] >= service->config.limits.max_connections;
-      if (reserved && service->open[1] >= kMaxReserved) return;
-      ++service->open[reserved ? 1 : 0];
+      reserved = service->open.ordinary >= service->config.limits.max_connections;
+      if (reserved && service->open.beyond_limit >= kMaxReserved) return;
+      ++(reserved ? service->open.beyond_limit : service->open.ordinary);
     }
     OpenConnection open(nullptr, [service = service, reserved](void*) {
       const std::lock_guard lock(service->mutex);
-      --service->open[reserved ? 1 : 0];
+      --(reserved ? service->open.beyond_limit : service->open.ordinary);
       service->closed_one.notify_all();
     });
     ErrorCode ignored;
@@ -197,7 +197,7 @@ bool HttpServer::on_loopback() const { return impl_->endpoint.address().is_loopb
 
 std::size_t HttpServer::connections() const {
   const std::lock_guard lock(impl_->service->mutex);
-  return impl_->service->open[0] + impl_->service->open[1];
+  return impl_->service->open.all();
 }
 
 void HttpServer::start() {
@@ -217,7 +217,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   }
   HttpService& service = *impl_->service;
   std::unique_lock lock(service.mutex);
-  return service.closed_one.wait_for(lock, limit, [&] { return service.open[0] + service.open[1] == 0; });
+  return service.closed_one.wait_for(lock, limit, [&] { return service.open.all() == 0; });
 }
 
 void HttpServer::stop(std::chrono::milliseconds limit) {

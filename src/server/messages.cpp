@@ -299,6 +299,7 @@ class MessagesResponse final : public BlockResponse {
     send("content_block_delta", {{"index", content_.size() - 1}, {"delta", {{"type", type}, {field, text}}}});
   }
 
+  // Of no output yet, the whole answer is its frame.
   void begin() override { send("message_start", {{"message", body({})}}); }
 
   void open(const ToolCallDelta* call) override {

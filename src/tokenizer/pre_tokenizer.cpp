@@ -47,9 +47,9 @@ void PreTokens::rewrite(Rewrite&& rewrite_piece) {
   for (TextRange& range : pieces_) {
     const std::size_t begin = text.size();
     text += rewrite_piece(range.of(text_));
-    check_growth(text.size());
     range = {begin, text.size()};
   }
+  check_growth(text.size());
   buffer_ = std::move(text);
   text_ = buffer_;
 }

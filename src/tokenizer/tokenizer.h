@@ -66,7 +66,8 @@ class Tokenizer {
   TrustRuns trust_after_normalizing(std::string_view text, std::string_view normalized,
                                     const TrustRuns& trust) const;
   const AddedToken* added_token(TokenId id) const;  // nullptr: it is none
-  // The decoder takes added tokens by their form.
+  // The vocabulary's text of a token, or that member of an added one: its content, or its form, which the
+  // decoder takes. Nothing for an id without a token.
   std::optional<std::string_view> spelling(TokenId id, std::string AddedToken::*of_added) const;
 
   std::vector<AddedToken> added_tokens_;  // the matchers point to them: a move leaves them in their place

@@ -107,6 +107,10 @@ std::vector<Hostile> hostile_schemas() {
            R"({"const": [)" + repeated(50'000, number) + R"(], "enum": [)" +
                repeated(50'000, [](int) { return "[]"; }) + "]}",
            "no text"),
+      make("a long value beside many",
+           R"({"enum": [)" + repeated(50'000, [](int) { return "[]"; }) + R"(], "allOf": [{"const": [)" +
+               repeated(50'000, number) + "]}]}",
+           "no text"),
       make("no schema at all", "true", ""),
       make("dependencies",
            R"({"dependencies": {)" + repeated(4'000, [](int i) { return "\"" + number(i) + R"(": ["x"])"; }) +

@@ -222,8 +222,8 @@ constexpr Case kFilters[] = {
      "[2, 3] [2, 3] [1] [1] [] 1"},
     {"{{ none|map(\"upper\")|list }} {{ false|select(\"odd\")|list }} {{ 0|reject|list }} {{ "
      "none|selectattr(\"a\")|list }} {{ none|rejectattr(\"a\", \"none\")|list }} {{ "
-     "none|map(attribute=\"a\")|list }}",
-     "[] [] [] [] [] []"},
+     "none|map(attribute=\"a\")|list }} {{ []|map(\"nosuch\")|list }} {{ []|selectattr|list }}",
+     "[] [] [] [] [] [] [] []"},
     {"{{ d|dictsort }} {{ {\"b\":1,\"A\":2}|dictsort }} {{ {\"b\":1,\"A\":2}|dictsort(true) }} {{ "
      "{\"b\":1,\"A\":2}|dictsort(by=\"value\") }} {{ {\"b\":1,\"A\":2}|dictsort(reverse=true) }}",
      "[('a', {'x': [1, 2]}), ('b', 1), ('items', 7)] [('A', 2), ('b', 1)] [('A', 2), ('b', 1)] [('b', 1), "

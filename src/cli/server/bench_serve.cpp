@@ -132,7 +132,7 @@ struct BenchServe {
     form.chat = endpoint.ends_with("/chat/completions");
     if (request_rates.size() > 1 && max_concurrencies.size() > 1)
       fail("--request-rate and --max-concurrency both are lists; one of them may be");
-    if (!plot.empty()) write_file("--plot", plot);
+    if (!plot.empty()) check_writable("--plot", plot);
   }
 
   std::vector<LoadRequest> make_requests(std::uint64_t prompt_seed) const {

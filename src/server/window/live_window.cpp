@@ -78,11 +78,14 @@ class LiveWindow final : public Window {
         if (!take_frame(watch, frame)) break;
         const auto got_at = Clock::now();
         const std::chrono::duration<double> making(frame.cost);
+        const auto pause_for = [&](std::chrono::duration<double> cost) {
+          next = std::max(next, asked_at + std::chrono::duration_cast<Clock::duration>(kIdleShare * cost));
+        };
+        pause_for(making);  // also where it cannot be sent
         if (options_.with_text) add_texts(frame);
         send(*watch, before, frame);
         before = std::move(frame);
-        const auto pause = kIdleShare * (making + (Clock::now() - got_at));
-        next = std::max(next, asked_at + std::chrono::duration_cast<Clock::duration>(pause));
+        pause_for(making + (Clock::now() - got_at));
       } catch (const std::exception& e) {  // no memory, say
         log_error("the window misses a frame: {}", e.what());
       }
@@ -140,18 +143,23 @@ class LiveWindow final : public Window {
     return true;
   }
 
-  // The difference from the frame before; to those who do not have that, all.
+  // The difference from the frame before; to those who do not have that, all. Who cannot be sent it, for want
+  // of memory, is watching no more: its page asks again. Nobody has it where this throws.
   void send(const Watch& watch, const std::optional<WindowFrame>& before, const WindowFrame& frame) {
     const std::string difference = before ? event_of(frame_patch(&*before, frame)) : std::string();
     std::string whole;
     const std::lock_guard lock(*mutex_);
-    for (Watcher& watcher : watchers_) {
-      const bool has_frame = std::exchange(watcher.has_frame, true);
-      if (!has_frame && whole.empty())  // about and frame are objects
-        whole = event_of(watch.about.substr(0, watch.about.size() - 1) + "," +
-                         frame_patch(nullptr, frame).substr(1));
-      watcher.exchange->send_events(has_frame ? difference : whole);
-    }
+    if (!std::ranges::all_of(watchers_, &Watcher::has_frame))  // about and frame are objects
+      whole = event_of(watch.about.substr(0, watch.about.size() - 1) + "," +
+                       frame_patch(nullptr, frame).substr(1));
+    std::erase_if(watchers_, [&](Watcher& watcher) {
+      try {
+        watcher.exchange->send_events(std::exchange(watcher.has_frame, true) ? difference : whole);
+        return false;
+      } catch (const std::exception&) {
+        return true;
+      }
+    });
   }
 
   void add_texts(WindowFrame& frame) const {
