@@ -89,7 +89,7 @@ template <typename Each>
 void OutputProcessor::push_all(std::span<Each> items, TimePoint at) {
   const std::size_t size = queue_.size() + items.size();
   if (size > queue_.capacity()) queue_.reserve(std::max(size, 2 * queue_.capacity()));
-  for (Each& item : items) queue_.push_back({at, std::move(item)});
+  for (Each& item : items) queue_.emplace_back(at, std::move(item));
 }
 
 void OutputProcessor::add(std::vector<Addition> additions) {
