@@ -109,7 +109,8 @@ void SchemaCompiler::fail_at(Schema schema, std::string_view keyword, std::strin
 
 void SchemaCompiler::pay_for(const OrderedJson& schema) {
   constexpr std::size_t kBytesOfSchema = 128, kBytesOfCharacter = 16;  // of its text, once it is parsed
-  const std::size_t bytes = kBytesOfSchema + kBytesOfCharacter * schema.dump().size();
+  constexpr auto kReplace = OrderedJson::error_handler_t::replace;     // kReference is no UTF-8
+  const std::size_t bytes = kBytesOfSchema + kBytesOfCharacter * schema.dump(-1, ' ', false, kReplace).size();
   ex_.memory().take(bytes);
   made_bytes_ += bytes;
 }
