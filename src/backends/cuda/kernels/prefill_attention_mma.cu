@@ -101,8 +101,9 @@ struct WarpRows {
   SoftmaxRows softmax[S::kParts];
 
   __device__ void score(const std::uint8_t* queries, const std::uint8_t* keys, int first_row) {
-    const std::uint32_t query = offset_of<S>(first_row + lane() % 16, lane() / 16);
-    const std::uint32_t key = offset_of<S>(lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t query = offset_of<S>(first_row + lane % 16, lane / 16);
+    const std::uint32_t key = offset_of<S>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int m = 0; m < S::kParts; ++m) {
 #pragma unroll
@@ -144,7 +145,8 @@ struct WarpRows {
   }
 
   __device__ void add_values(const std::uint8_t* values) {
-    const std::uint32_t value = offset_of<S>(lane() % 16, lane() / 16);
+    const int lane = threadIdx.x % 32;
+    const std::uint32_t value = offset_of<S>(lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < S::kKeys / 16; ++k) {
       std::uint32_t a[S::kParts][4];
