@@ -230,9 +230,9 @@ std::string overrun_message(const ContextOverrun& overrun) {
       overrun.prompt, overrun.output, overrun.limit);
 }
 
-// Fields of this API, and those of a chat.
-constexpr FieldName kMessageNames[] = {{"stop_sequences", "stop"},
-                                       {"messages", "continue_final_message"},
+// Fields of this API, and those of a chat; a chat's that a client has sent are not supported.
+constexpr FieldName kMessageNames[] = {{"stop_sequences", "stop(?! is not supported)"},
+                                       {"messages", "continue_final_message(?! is not supported)"},
                                        {"/input_schema", "/function/parameters"}};
 
 OrderedJson message_usage(const Usage& usage) {

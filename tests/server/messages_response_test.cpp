@@ -230,7 +230,8 @@ TEST(AnthropicErrorTest, NamesFieldsAsTheClientDoes) {
     return anthropic_error({400, text}, "r")["error"]["message"].get<std::string>();
   };
   EXPECT_EQ(message("stop has 17 entries"), "stop_sequences has 17 entries");
-  for (const char* other : {"stop_token_ids is 3", "tool_choice names \"stop\", which is none of the tools"})
+  for (const char* other : {"stop_token_ids is 3", "tool_choice names \"stop\", which is none of the tools",
+                            "stop is not supported", "continue_final_message is not supported"})
     EXPECT_EQ(message(other), other);
   EXPECT_EQ(message("stop_token_ids has 7"), "stop_token_ids has 7");
   EXPECT_EQ(message("continue_final_message: the template"), "messages: the template");
