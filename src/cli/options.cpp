@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -140,7 +141,7 @@ void EngineOptions::add_to(Flags flags) {
       "--check-invariants", config.check_invariants,
       "after so many steps check the scheduler's invariants; 0: never (default: as often as costs less "
       "than a thousandth of the time)",
-      CLI::NonNegativeNumber);
+      CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
   flags.on("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
            "a prompt whose beginning is cached is not computed anew (default); --no-…: it is");
 }

@@ -80,6 +80,7 @@ TEST(CliTest, WrongFlagsAreOneLineAndCodeTwo) {
     expect_mistake(run_quire("plan --memory " + size), "--memory: " + size + " is no whole number from 0 to");
   expect_mistake(run_quire("generate -p hi --kv-cache-memory -1"), "-1 is no whole number");
   expect_mistake(run_quire("generate -p hi --seed -1"), "-1 is no whole number");
+  expect_mistake(run_quire("generate -p hi --check-invariants -1"), "not in range 0 to 9223372036854775807");
   expect_mistake(run_quire("plan --shape qwen9"), "qwen3-0.6b");
   expect_mistake(run_quire("plan --shape qwen3-8b " + kToy), "--shape");
   expect_mistake(run_quire("bench"), "subcommand");
