@@ -16,7 +16,8 @@ namespace quire::python {
 namespace {
 
 [[noreturn]] void refuse(const std::string& name, const OrderedJson& value, const char* right) {
-  fail("{} is {}; it must be {}", name, in_quotes(value.dump()), right);
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  fail("{} is {}; it must be {}", name, in_quotes(text), right);
 }
 
 template <typename T>

@@ -66,6 +66,11 @@ def test_a_value_out_of_range_is_a_value_error_that_names_it(wrong):
         SamplingParams(**wrong)
 
 
+def test_a_text_for_a_number_stands_in_quotes_once():
+    with pytest.raises(ValueError, match='^kv_cache_memory is "4GiB"; it must be a whole number$'):
+        LLM(kv_cache_memory="4GiB")
+
+
 def test_beams_have_their_own_ranges():
     with pytest.raises(ValueError, match="beam_width is 0"):
         BeamSearchParams(beam_width=0, max_tokens=3)
