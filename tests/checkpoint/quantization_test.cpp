@@ -314,7 +314,7 @@ TEST(QuantizationTest, ModelOptIsFoundByItsOwnFile) {
       .add("p.weight", "F8_E4M3", {2, 32}, std::string(64, '\x38'))
       .add("p.weight_scale", "F32", {2}, std::vector<float>{1, 2});
   file.dir().write("hf_quant_config.json", R"({"quantization": {"quant_algo": "MIXED_PRECISION",
-      "quantized_layers": {"q": {"quant_algo": "NVFP4"}, "p": {"quant_algo": "FP8"}}}})");
+      "quantized_layers": {"q": {"quant_algo": "W4A16_NVFP4"}, "p": {"quant_algo": "FP8"}}}})");
   QuantizedWeights weights = file.open("null");
   EXPECT_EQ(dequantize(weights.take_linear("q", 2, 32)),
             matrix_of(2, 32, [](int, int col) { return col % 2 == 0 ? 3.0F : 6.0F; }));

@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kAlgorithms[] = {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4",
-                                            "MIXED_PRECISION"};
+constexpr std::string_view kAlgorithms[] = {
+    "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION"};
 constexpr std::int64_t kFp8Block = 128;
 
 void check_algorithm(const ConfigObject& config) {
