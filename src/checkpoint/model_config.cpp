@@ -156,7 +156,10 @@ bool ModelConfig::ties_word_embeddings(bool fallback) const {
 
 std::optional<ConfigObject> ModelConfig::quantization_config() const {
   const ConfigKey key = "quantization_config";
-  return (file_.contains(key) ? file_ : *this).find_object(key);
+  if (auto config = (file_.contains(key) ? file_ : *this).find_object(key)) return config;
+  // As compressed-tensors called it in 2024; without groups it tells of sparsity alone.
+  auto older = file_.find_object("compression_config");
+  return older && older->contains("config_groups") ? older : std::nullopt;
 }
 
 std::vector<std::int32_t> ModelConfig::eos_token_ids() const {

@@ -122,6 +122,14 @@ TEST(ModelConfigTest, HasTheQuantizationOfTheWholeOrOfItsText) {
   }
 }
 
+TEST(ModelConfigTest, QuantizationHadAnotherNameInCompressedTensors) {
+  const auto found = [](const std::string& object) {
+    return config_of(R"({"compression_config": {)" + object + "}}").quantization_config().has_value();
+  };
+  EXPECT_TRUE(found(R"("quant_method": "compressed-tensors", "config_groups": {"group_0": {}})"));
+  EXPECT_FALSE(found(R"("sparsity_config": {"format": "dense"})"));
+}
+
 TEST(ModelConfigTest, EndOfSequenceIsAnIdOrAList) {
   EXPECT_EQ(config_of(R"({"eos_token_id": 5})").eos_token_ids(), std::vector<std::int32_t>{5});
   EXPECT_EQ(config_of(R"({"eos_token_id": [5, 0]})").eos_token_ids(), (std::vector<std::int32_t>{5, 0}));
