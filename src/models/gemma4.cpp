@@ -35,6 +35,13 @@ LayerAttention full_attention(const ModelConfig& config, const DecoderConfig& de
   full.value_is_key = config.get_bool("attention_k_eq_v", false);
   if (full.value_is_key)
     full.num_kv_heads = config.get_int("num_global_key_value_heads", full.num_kv_heads, kHeadCount);
+  // From version 5.15 on transformers says this of each of these layers, by its number, instead.
+  const auto layers = config.find_object("per_layer_config");
+  if (const auto first =
+          layers && !layers->empty() ? layers->find_object(layers->keys().front()) : std::nullopt) {
+    full.head_dim = first->get_int("head_dim", full.head_dim, kHeadSize);
+    full.num_kv_heads = first->get_int("num_key_value_heads", full.num_kv_heads, kHeadCount);
+  }
   if (full.num_heads % full.num_kv_heads != 0)
     config.fail_at("num_attention_heads", format_text("is {}, no multiple of num_global_key_value_heads {}",
                                                       full.num_heads, full.num_kv_heads));

@@ -168,6 +168,15 @@ TEST(FamiliesTest, Gemma4sLastLayerLooksAtAllAndThoseThatShareKeepNothing) {
             std::vector({32, 32, 32, 32, 32, 0}));
 }
 
+TEST(FamiliesTest, Gemma4sHeadsMayBeNamedForEachLayerThatLooksAtAll) {
+  const StateDeclarations states = states_of("Gemma4ForCausalLM", R"("num_hidden_layers": 2,
+      "layer_types": ["sliding_attention", "full_attention"], "attention_k_eq_v": true,
+      "per_layer_config": {"01": {"head_dim": 128, "num_key_value_heads": 2}})");
+  const StateSpec local = states.spec_of(StateId{0}), full = states.spec_of(StateId{1});
+  EXPECT_EQ(std::pair(local.num_kv_heads, local.head_dim), std::pair(4, 256));
+  EXPECT_EQ(std::pair(full.num_kv_heads, full.head_dim), std::pair(2, 128));
+}
+
 TEST(FamiliesTest, LayersWithoutAWindowFollowEachFamilysPattern) {
   const auto of_layers = [](const char* architecture, int layers, const std::string& keys = "") {
     return windows_of(architecture, "\"num_hidden_layers\": " + std::to_string(layers) + keys);
