@@ -2,6 +2,8 @@
 // beyond the original length. The text part of Mistral 3 is one of both. Architecture and defaults:
 // transformers, configuration_mistral.py, configuration_ministral3.py and their models; Jiang et al.,
 // "Mistral 7B", 2023.
+#include "base/error.h"
+#include "base/json.h"
 #include "models/decoder.h"
 
 namespace quire {
@@ -30,8 +32,12 @@ DecoderConfig read_ministral3(const ModelConfig& config) {
 }
 
 DecoderConfig read_text_part(const ModelConfig& config) {
-  return config.get_string("model_type", "mistral") == "ministral3" ? read_ministral3(config)
-                                                                    : read_mistral(config);
+  const std::string type = config.get_string("model_type", "mistral");
+  if (type == "ministral3") return read_ministral3(config);
+  if (type != "mistral")  // Mistral Small 4 has another attention, and experts
+    config.fail_at("model_type",
+                   format_text("is {}; only \"mistral\" and \"ministral3\" are supported", in_quotes(type)));
+  return read_mistral(config);
 }
 
 const DecoderRegistration mistral({"MistralForCausalLM"}, read_mistral);

@@ -252,6 +252,9 @@ TEST(FamiliesTest, TheTextPartOfMistral3IsOfTheFamilyThatItNames) {
       "model_type": "ministral3", "rope_parameters": {"rope_theta": 10000}})";
   EXPECT_EQ(windows_of("Mistral3ForConditionalGeneration", older), std::vector({4096}));
   EXPECT_EQ(windows_of("Mistral3ForConditionalGeneration", newer), std::vector({0}));
+  const std::string other = R"("text_config": {"model_type": "mistral4"})";
+  EXPECT_NE(refusal_of("Mistral3ForConditionalGeneration", other).find("\"model_type\" is \"mistral4\""),
+            std::string::npos);
 }
 
 TEST(FamiliesTest, SmolLm3HasAWindowWhereItHasNoPositionsAndOnlyIfToldTo) {
