@@ -344,6 +344,14 @@ TEST(QuantizationTest, WhereTheCacheAloneIsQuantisedWeightsArePlain) {
   EXPECT_TRUE(weights.take_linear("q", 2, 16).format.is_plain());
 }
 
+TEST(QuantizationTest, WeightsThatAreOnlySparseAndStoredInFullArePlain) {
+  QuantizedFile file;
+  file.add("q.weight", "F32", {2, 16}, std::vector<float>(32, 1));
+  QuantizedWeights weights = file.open(R"({"quant_method": "compressed-tensors",
+      "sparsity_config": {"format": "dense", "sparsity_structure": "2:4"}})");
+  EXPECT_TRUE(weights.take_linear("q", 2, 16).format.is_plain());
+}
+
 TEST(QuantizationTest, ScalesThatAreNotFiniteAreRefusedAsTheyAreRead) {
   for (const auto& [dtype, scale] :
        {std::pair<std::string, std::string>{"F32", std::string("\0\0\x80\x7F", 4)},

@@ -212,10 +212,12 @@ QuantizationMethod make_compressed_tensors(const ConfigObject& config) {
   }
   const std::string layout = config.get_string("format", "");
   const auto described = config.find_object("config_groups");
-  if (!described || (described->empty() && !config.contains("kv_cache_scheme")))
+  const auto sparsity = config.find_object("sparsity_config");
+  const bool may_be_plain = config.contains("kv_cache_scheme") || (sparsity && !sparsity->empty());
+  if ((!described || described->empty()) && !may_be_plain)
     config.fail_at("config_groups", "must say how modules are quantised");
   std::vector<ModuleGroup> groups;
-  for (const std::string& name : described->keys()) {
+  for (const std::string& name : described ? described->keys() : std::vector<std::string>()) {
     const auto group = described->find_object({name});
     const auto weights = group ? group->find_object("weights") : std::nullopt;
     if (weights) groups.push_back(read_group(*group, *weights, layout));
