@@ -78,13 +78,30 @@ OrderedJson listed_values(const OrderedJson& schema) {
   return value == nullptr ? OrderedJson::array() : OrderedJson::array({*value});
 }
 
+// Points references to a tool's schema, but for its definitions, to where parts of it have that, and says
+// whether there are any.
+bool point_to_whole(OrderedJson& schema) {
+  bool any = false;
+  for (const auto& [key, part] : schema.items()) {
+    if (part.is_structured()) any |= point_to_whole(part);
+    const std::string to = key == "$ref" && part.is_string() ? part.get<std::string>() + "/" : "";
+    if (!to.starts_with("#/") || to.starts_with("#/$defs/") || to.starts_with("#/definitions/")) continue;
+    part = "#/parameters" + part.get<std::string>().substr(1);
+    any = true;
+  }
+  return any;
+}
+
 class ToolGrammar {
  public:
   // written: bytes, by all tools.
   ToolGrammar(const ToolDialect& dialect, const Tool& tool, std::size_t& written)
       : dialect_(dialect), tool_(tool), written_(written) {
+    OrderedJson whole = tool.schema;
+    const bool is_needed = point_to_whole(whole);
     for (const char* key : {"$defs", "definitions"})
-      if (const OrderedJson* found = member(&tool.schema, key)) definitions_[key] = *found;
+      if (whole.contains(key)) definitions_[key] = std::exchange(whole[key], nullptr);
+    if (is_needed) definitions_["parameters"] = std::move(whole);
   }
 
   OrderedJson call() {
@@ -239,7 +256,10 @@ class ToolGrammar {
 
   // With what its references point to.
   OrderedJson json_value(OrderedJson schema, std::string_view pointer) {
-    if (schema.dump().find("\"$ref\"") != std::string::npos) schema.update(definitions_);
+    if (pointer != tool_.pointer && schema.dump().find("\"$ref\"") != std::string::npos) {
+      point_to_whole(schema);
+      schema.update(definitions_);
+    }
     OrderedJson made = format("json_schema", "json_schema", std::move(schema));
     made["pointer"] = pointer;
     return counted(std::move(made), pointer);

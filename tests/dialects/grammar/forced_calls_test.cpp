@@ -27,7 +27,8 @@ const OrderedJson kWalkedTools = OrderedJson::parse(R"([
                         "properties": {"x": {"type": "number", "minimum": 0}, "label": {"type": "string"}}}},
     "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 14}, "city": {"type": "string"},
       "hot": {"type": "boolean"}, "unit": {"enum": ["C", "F", 3, null]}, "at": {"$ref": "#/$defs/Point"},
-      "near": {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 1, "maxItems": 3}}}}},
+      "near": {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 1, "maxItems": 3},
+      "far": {"type": "array", "items": {"$ref": "#/properties/unit"}, "maxItems": 1}}}}},
   {"type": "function", "function": {"name": "log_v-2", "strict": true, "parameters": {"type": "object",
     "additionalProperties": false, "required": ["text", "who"], "properties": {
       "text": {"type": "string", "minLength": 1, "maxLength": 6},
