@@ -280,13 +280,19 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
   }
 }
 
-// Of a oneOf: adds to each alternative the opposites of those that it has instances in common with.
+// Of a oneOf: adds to each alternative the opposites of those that it has instances in common with. What
+// tells them apart in OpenAPI must be there, which a default does not say.
 void SchemaCompiler::exclude_others(Choice& choice, Schema schema) {
   auto& all = choice.alternatives;
   if (all.size() > kMaxExclusive)
     fail_at(schema, "oneOf", format_text("has more than {} schemas; anyOf would do", kMaxExclusive));
   Schemas together;  // with two of them; they often have nothing in common but values of other types
   if (schema->contains("type")) together.push_back(made({{"type", schema->at("type")}}, schema));
+  const auto found = schema->find("discriminator");
+  if (found != schema->end() && found->contains("propertyName") && found->at("propertyName").is_string()) {
+    together.push_back(made({{"required", OrderedJson::array({found->at("propertyName")})}}, schema));
+    for (Schemas& one : all) one.push_back(together.back());
+  }
   together.resize(together.size() + 2);
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {

@@ -274,6 +274,19 @@ TEST(JsonSchema, CombinesSchemas) {
          {"2"}});
 }
 
+// As pydantic says a union whose tags have defaults. Each of them excluded from all others is too much.
+TEST(JsonSchema, TellsAlternativesApartByTheirDiscriminator) {
+  std::string schema = R"({"discriminator": {"propertyName": "kind"}, "oneOf": [false)";
+  for (int i = 0; i < 12; ++i)
+    schema += format_text(R"(, {{"type": "object", "properties": {{"kind": {{"const": {0}, "default": {0}}}}},
+                          "required": ["f{0}"]}})",
+                          i);
+  check({Kind::kJsonSchema,
+         schema += "]}",
+         {R"({"kind": 1, "f1": 1})", R"({"f7": 7, "kind": 7, "f6": 0})"},
+         {R"({"f1": 1})", R"({"kind": 1, "f2": 1})"}});
+}
+
 TEST(JsonSchema, TakesUnknownKeywordsForAnnotationsInWhatItNegates) {
   check({Kind::kJsonSchema,
          R"({"oneOf": [{"type": "integer", "x-unit": "s"}, {"type": "number", "": 1}]})",
