@@ -16,7 +16,8 @@ std::shared_ptr<const OrderedJson> weather_tools() {
       "name": "weather", "parameters": {"type": "object", "$defs": {"Unit": {"enum": ["C", "F"]}}, "properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "hot": {"type": "boolean"},
         "unit": {"$ref": "#/$defs/Unit"}, "near": {"type": "array", "items": {"type": "string"}},
-        "at": {"type": "object"}, "note": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}},
+        "at": {"type": "object"}, "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "scale": {"allOf": [{"$ref": "#/$defs/Unit"}], "default": "C"}}}}},
     {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}])"));
 }
 
@@ -212,6 +213,7 @@ TEST(DialectsTest, SchemasTypeArguments) {
   expect("hot", "false", "false");
   expect("hot", "None", "null");
   expect("unit", "1", R"("1")");
+  expect("scale", "1", R"("1")");
   expect("near", "[\"a\", 'b',\n {\"c\": None}]", R"(["a", "b", {"c": null}])");
   expect("at", " {} ", "{}");
   expect("note", "null", "null");
