@@ -28,28 +28,24 @@ OrderedJson message_json(const OutputDelta& message, bool include_reasoning) {
   return json;
 }
 
-// Content, reasoning and the heads of new tool calls: these have no arguments yet.
-OrderedJson delta_json(const OutputDelta& delta, bool include_reasoning) {
-  OrderedJson json = OrderedJson::object();
-  if (!delta.content.empty()) json["content"] = delta.content;
-  if (include_reasoning && !delta.reasoning.empty()) add_reasoning(json, delta.reasoning);
+// The deltas of a stream's chunks, at least one: content and reasoning, then the calls, each of a head, which
+// has no arguments yet, and these. To clients a call has ended where the next one begins.
+std::vector<OrderedJson> delta_jsons(const OutputDelta& delta, bool include_reasoning) {
+  std::vector<OrderedJson> jsons(1, OrderedJson::object());
+  if (!delta.content.empty()) jsons[0]["content"] = delta.content;
+  if (include_reasoning && !delta.reasoning.empty()) add_reasoning(jsons[0], delta.reasoning);
   for (const ToolCallDelta& call : delta.tool_calls) {
-    if (call.id.empty()) continue;
-    OrderedJson head = {{"index", call.index}};
-    head.update(function_tool({{"name", call.name}, {"arguments", ""}}, call.id));
-    json["tool_calls"].push_back(std::move(head));
+    const auto add = [&](const OrderedJson& piece, bool is_alone) {
+      if (is_alone && !jsons.back().empty()) jsons.emplace_back();
+      jsons.back()["tool_calls"].push_back({{"index", call.index}});
+      jsons.back()["tool_calls"][0].update(piece);
+    };
+    if (!call.id.empty())
+      add(function_tool({{"name", call.name}, {"arguments", ""}}, call.id),
+          jsons.back().contains("tool_calls"));
+    if (!call.arguments.empty()) add({{"function", {{"arguments", call.arguments}}}}, true);
   }
-  return json;
-}
-
-// The arguments of the delta's tool calls.
-OrderedJson arguments_json(const OutputDelta& delta) {
-  OrderedJson json = OrderedJson::object();
-  for (const ToolCallDelta& call : delta.tool_calls) {
-    if (call.arguments.empty()) continue;
-    json["tool_calls"].push_back({{"index", call.index}, {"function", {{"arguments", call.arguments}}}});
-  }
-  return json;
+  return jsons;
 }
 
 class ChatResponse final : public Response {
@@ -103,11 +99,9 @@ class ChatResponse final : public Response {
 
     std::vector<OrderedJson> chunks;
     if (!std::exchange(choice.begun, true)) add_first(update, chunks);
-    OrderedJson first = delta_json(delta, request_.include_reasoning);
-    OrderedJson arguments = arguments_json(delta);
     const std::size_t begin = chunks.size();
-    if (!first.empty() || arguments.empty()) chunks.push_back(begin_chunk(update, std::move(first)));
-    if (!arguments.empty()) chunks.push_back(begin_chunk(update, std::move(arguments)));
+    for (OrderedJson& json : delta_jsons(delta, request_.include_reasoning))
+      chunks.push_back(begin_chunk(update, std::move(json)));
     if (request_.continuous_usage)
       for (OrderedJson& chunk : std::span(chunks).subspan(begin))
         chunk["usage"] = usage_json(usage_of(update));

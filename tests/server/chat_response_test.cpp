@@ -227,6 +227,17 @@ TEST(ChatStreamTest, ToolCallsBeginWithANameAndGoOnWithArguments) {
   EXPECT_TRUE(chunks[chunks.size() - 2]["choices"][0]["finish_reason"].is_null());
 }
 
+// As with best_of, whose outputs come whole. Clients take a call for whole where the next one begins.
+TEST(ChatStreamTest, CallsThatComeTogetherComeOneAfterTheOther) {
+  OutputDelta all = content("so");
+  all.tool_calls = {{0, "", "", "}"}, {1, "c1", "f", "{}"}, {2, "c2", "g", "[]"}};
+  std::string heads;
+  for (const OrderedJson& chunk : stream_deltas(chat_request("\"stream\": true"), {all}))
+    for (const OrderedJson& call : chunk["choices"][0]["delta"].value("tool_calls", OrderedJson::array()))
+      heads += call["index"].dump() + call.value("id", "") + call["function"]["arguments"].dump();
+  EXPECT_EQ(heads, R"(0"}"1c1""1"{}"2c2""2"[]")");
+}
+
 TEST(ChatStreamTest, ReasoningComesUnderBothNames) {
   const std::vector<OutputDelta> deltas = {reasoning("a"), reasoning("b"), content("c")};
   const auto chunks =
