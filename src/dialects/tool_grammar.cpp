@@ -380,6 +380,9 @@ class ToolGrammar {
   // Gemma's.
   void write_list(const OrderedJson& schema, const std::string& pointer, int depth, Sequence& out) {
     const OrderedJson* items = member(&schema, "items");
+    const bool is_tuple =
+        member(&schema, "prefixItems") != nullptr || (items != nullptr && items->is_array());
+    if (is_tuple && !tool_.strict) items = nullptr;
     const auto [least, most] = bounds(schema, pointer, "Items");
     if (most == 0U) return;
     const OrderedJson one =

@@ -288,6 +288,22 @@ TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
   EXPECT_NE(tag("gemma4", R"({"type": "array", "maxItems": 2.0})"), tag("gemma4", R"({"type": "array"})"));
 }
 
+TEST(ToolGrammarTest, GemmasTuplesAreListsOfAnythingUnlessStrict) {
+  const auto tag = [](std::string_view list, bool strict = false) {
+    const OrderedJson schema = OrderedJson::parse(list);
+    return tool_grammar(
+        tool_dialect("gemma4"),
+        {{{"function",
+           {{"name", "f"}, {"strict", strict}, {"parameters", {{"properties", {{"a", schema}}}}}}}}},
+        {});
+  };
+  const std::string any = tag(R"({"type": "array", "minItems": 2})");
+  const char* const draft_7 = R"({"type": "array", "minItems": 2, "items": [{"type": "integer"}, {}]})";
+  EXPECT_EQ(tag(draft_7), any);
+  EXPECT_EQ(tag(R"({"type": "array", "minItems": 2, "prefixItems": [{}], "items": false})"), any);
+  expect_error([&] { tag(draft_7, true); }, {"/properties/a/items must be a schema"});
+}
+
 TEST(ToolGrammarTest, ArgumentsOfAStrictToolAreAnObject) {
   const auto tag = [](const OrderedJson& type, bool strict) {
     return tool_grammar(
