@@ -146,7 +146,8 @@ void read_end_of_prompt(const JsonFields& fields, ChatRequest& request) {
   request.context["add_generation_prompt"] = add_prompt.value_or(!continues);
   const OrderedJson& last = request.context["messages"].back();
   const bool is_one_message = !add_prompt.value_or(!continues) || last.at("role") == "assistant";
-  if (fields.boolean("echo").value_or(false) && is_one_message) request.echoed = text_of(last);
+  if (fields.boolean("echo").value_or(false) && is_one_message)
+    request.echoed = join_text(read_texts(last["content"], "messages"), "\n");
   if (!continues) return;
   request.final_text = text_of(last);
   if (request.final_text->find_first_not_of(kWhiteSpace) == std::string::npos)

@@ -279,6 +279,8 @@ TEST(ChatRequestTest, EchoIsTheLastMessageThatTheOutputContinues) {
   EXPECT_EQ(echoed(kUser, R"("echo": true)"), "");
   EXPECT_EQ(echoed(begun, R"("echo": false)"), "");
   EXPECT_EQ(chat_error(R"("echo": 2)").param, "echo");
+  const std::string two = body_with(R"([{"role": "assistant", "content": ["a", "b"]}])", "\"echo\": true");
+  EXPECT_EQ(parse_chat(two, ContentFormat::kParts).echoed, "a\nb") << "all of its parts";
 }
 
 TEST(ChatRequestTest, OneStrictToolIsEnough) {
