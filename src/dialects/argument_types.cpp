@@ -28,6 +28,10 @@ ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolv
     types = types_of(*value);
   for (const char* key : {"anyOf", "oneOf", "allOf"})
     add(key, [&](const OrderedJson& choice) { return allowed_types(root, choice, depth + 1, left); });
+  if (const OrderedJson* all = member(schema, "allOf"); types == 0 && all != nullptr && all->is_array()) {
+    types = kAnyType;
+    for (const OrderedJson& one : *all) types &= allowed_types(root, one, depth + 1, left);
+  }
   return types == 0 ? kAnyType : types;
 }
 

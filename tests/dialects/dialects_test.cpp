@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/json.h"
+#include "dialects/argument_types.h"
 #include "dialects/expect_parsed.h"
 #include "dialects/output_format.h"
 
@@ -404,6 +405,16 @@ TEST(DialectsTest, PublishedTemplatesAreKnownAndTheirCallsAreFound) {
       if (one.contains("output"))
         expect_rendered_calls({.tool_calls = format.tool_calls}, one.at("context"), one.at("output"));
   }
+}
+
+// As pydantic writes a field of a type of its own that has a default.
+TEST(ArgumentTypesTest, OfAllSchemasAreThoseThatEachAllows) {
+  const OrderedJson schema = OrderedJson::parse(R"({"$defs": {"Mode": {"enum": ["1", "2"], "type": "string"}},
+      "properties": {"mode": {"allOf": [{"$ref": "#/$defs/Mode"}], "default": "1"},
+                     "count": {"allOf": [{"minimum": 1}, {"type": ["integer", "null"]}]}, "any": {"allOf": []}}})");
+  EXPECT_EQ(argument_types(&schema, "mode"), kTypeText);
+  EXPECT_EQ(argument_types(&schema, "count"), kTypeInteger | kTypeNull);
+  EXPECT_EQ(argument_types(&schema, "any"), kAnyType);
 }
 
 }  // namespace
