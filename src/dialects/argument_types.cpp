@@ -26,7 +26,7 @@ ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolv
   add("enum", types_of);
   if (const OrderedJson* value = member(schema, "const"); types == 0 && value != nullptr)
     types = types_of(*value);
-  for (const char* key : {"anyOf", "oneOf", "allOf"})
+  for (const char* key : {"anyOf", "oneOf"})
     add(key, [&](const OrderedJson& choice) { return allowed_types(root, choice, depth + 1, left); });
   if (const OrderedJson* all = member(schema, "allOf"); types == 0 && all != nullptr && all->is_array()) {
     types = kAnyType;
