@@ -205,8 +205,8 @@ void OutputProcessor::add(Addition& addition, TimePoint at) {
   for (int i = 0; i < state.num_unfinished; ++i) {
     state.output.outputs.emplace_back().index = i;
     Text& text = state.texts.emplace_back();
-    if (tokenizer_ != nullptr && params.detokenize)
-      text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens);
+    if (tokenizer_ == nullptr || !params.detokenize) continue;
+    text.detokenizer.emplace(*tokenizer_, params.skip_special_tokens).follow(*addition.prompt);
   }
   State& added = states_.emplace(state.id, std::move(state)).first->second;
   added.request = std::move(addition.request);

@@ -244,6 +244,11 @@ bool Tokenizer::is_special(TokenId id) const {
   return added != nullptr && added->special;
 }
 
+void IncrementalDetokenizer::follow(std::span<const TokenId> prompt) {
+  const auto has_text = [&](TokenId id) { return !skip_special_tokens_ || !tokenizer_.is_special(id); };
+  if (std::ranges::any_of(prompt, has_text)) stream_.push("a");  // for all of it: no decoder holds that back
+}
+
 std::string IncrementalDetokenizer::push(TokenId id) {
   const auto form = tokenizer_.spelling(id, &AddedToken::form);
   if (!form || (skip_special_tokens_ && tokenizer_.is_special(id))) return {};

@@ -87,11 +87,13 @@ class IncrementalDetokenizer {
   IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens), stream_(tokenizer.decoder_) {}
 
+  // What comes continues the text of these tokens, so its first space stays where they have any text.
+  void follow(std::span<const TokenId> prompt);
   // The text that this token completes: it never ends within a character, nor within a run of byte tokens,
   // nor in a space that the end of the text would take away.
   std::string push(TokenId id);
-  // What is left. All texts joined are what Tokenizer::decode makes of all ids. Leaves this ready for a new
-  // text.
+  // What is left. All texts joined are what Tokenizer::decode makes of all ids, unless they follow others.
+  // Leaves this ready for a new text.
   std::string finish() { return stream_.finish(); }
 
  private:

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tokenizer/tiny_tokenizer.h"
+
 namespace quire {
 namespace {
 
@@ -58,6 +60,28 @@ TEST(OutputProcessorTest, ARequestThatIsGivenUpHasAsManyOutputsAsItAsksFor) {
   params.best_of = 2;
   EXPECT_EQ(ends_where_an_output_is_given_up(params),
             (std::vector<EndUpdate>{{0, FinishReason::kLength, true, 1}}));
+}
+
+TEST(OutputProcessorTest, ATextGoesOnWithTheSpaceBetweenItAndItsPrompt) {
+  const Json config = test::tiny_sentencepiece_json();
+  const Tokenizer tokenizer = test::load(config);
+  const TokenId a = config["model"]["vocab"]["a"], space = config["model"]["vocab"]["_"];
+  std::string text;
+  {
+    OutputProcessor outputs(&tokenizer, {}, [](SequenceId) {});
+    EngineRequest request;
+    request.on_update = [&text](const RequestUpdate& update) { text += update.new_text; };
+    std::vector<OutputProcessor::Addition> additions;
+    additions.push_back({10, std::move(request), std::make_shared<const std::vector<TokenId>>(1, a)});
+    outputs.add(std::move(additions));
+    std::vector<SequenceUpdate> updates(2);
+    updates[0].token = space;
+    updates[1].token = a;
+    updates[1].finish = FinishReason::kLength;
+    for (SequenceUpdate& update : updates) update.id = 10;
+    outputs.push(std::move(updates), TimePoint::clock::now());
+  }  // all is delivered
+  EXPECT_EQ(text, " a");
 }
 
 }  // namespace

@@ -50,6 +50,29 @@ TEST(DetokenizerTest, SkipsSpecialTokensWithinACharacter) {
   EXPECT_EQ(stream(false), "\uFFFD<s>\uFFFD");
 }
 
+TEST(DetokenizerTest, WhatFollowsTextKeepsItsFirstSpace) {
+  Json config = test::tiny_sentencepiece_json();
+  config["added_tokens"] = {added_token(0, "<unk>", {"special"})};
+  const TokenId a = config["model"]["vocab"]["a"], space = config["model"]["vocab"]["_"];
+  for (const char* decoder :
+       {R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"})", ""}) {
+    if (*decoder != '\0') config["decoder"] = Json::parse(decoder);
+    const Tokenizer tokenizer = load(config);
+    const auto text_behind = [&](std::vector<TokenId> prompt, bool skip = true) {
+      IncrementalDetokenizer detokenizer(tokenizer, skip);
+      detokenizer.follow(prompt);
+      std::string text = detokenizer.push(space);
+      text += detokenizer.push(a);
+      return text + detokenizer.finish();
+    };
+    EXPECT_EQ(text_behind({}), "a");
+    EXPECT_EQ(text_behind({0}), "a");  // nothing of it is shown
+    EXPECT_EQ(text_behind({0}, false), " a");
+    EXPECT_EQ(text_behind({0, a}), " a");
+    EXPECT_EQ(text_behind({1 + 0xE4}), " a");  // and nothing is left of a run of byte tokens
+  }
+}
+
 // A token outside the byte alphabet stands for its own text.
 TEST(DetokenizerTest, AddedTokensOutsideTheAlphabetAreText) {
   Json config = tiny_tokenizer_json();
