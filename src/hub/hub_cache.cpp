@@ -160,9 +160,10 @@ void HubCache::link(const std::string& commit, const std::string& file, const st
 }
 
 std::vector<std::string> text_files(const std::vector<std::string>& files) {
-  constexpr std::array<std::string_view, 6> kNames{
-      kConfigFile,      "generation_config.json", "hf_quant_config.json",
-      "tokenizer.json", "tokenizer_config.json",  "chat_template.jinja"};
+  constexpr std::array<std::string_view, 7> kNames{
+      kConfigFile,         "generation_config.json", "hf_quant_config.json",
+      "tokenizer.json",    "tokenizer_config.json",  "chat_template.jinja",
+      "chat_template.json"};
   constexpr std::string_view kTemplates = "additional_chat_templates/";
   std::vector<std::string> wanted;
   for (const std::string& file : files) {

@@ -155,12 +155,15 @@ std::vector<TextPiece> CheckpointChatTemplate::render(OrderedJson context,
 
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
                                                          const ChatTemplate* given) {
-  const std::filesystem::path config_path = folder / "tokenizer_config.json";
+  std::filesystem::path config_path = folder / "tokenizer_config.json";
   const std::filesystem::path jinja_path = folder / "chat_template.jinja";
   Json config = Json::object();
-  if (std::filesystem::exists(config_path))
-    config = read_json_file(config_path, {.max_bytes = kMaxConfigBytes});
-  if (!config.is_object()) fail("{}: must be a JSON object", config_path.string());
+  const auto read_config = [&] {
+    if (std::filesystem::exists(config_path))
+      config = read_json_file(config_path, {.max_bytes = kMaxConfigBytes});
+    if (!config.is_object()) fail("{}: must be a JSON object", config_path.string());
+  };
+  read_config();
   const OrderedJson tokens = special_tokens_of(config);
 
   const auto compiled = [&](const std::string& source, const std::string& where) {
@@ -174,6 +177,10 @@ std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::
     if (std::filesystem::exists(tool_path))
       result.tool_use = ChatTemplate(read_text_file(tool_path, kMaxSourceBytes), tool_path.string());
     return result;
+  }
+  if (config.value("chat_template", Json()).is_null()) {  // an older multimodal model's processor may have it
+    config_path = folder / "chat_template.json";
+    read_config();
   }
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;

@@ -59,8 +59,8 @@ struct CheckpointChatTemplate {
 };
 
 // chat_template.jinja, with additional_chat_templates/tool_use.jinja, or else the chat_template of
-// tokenizer_config.json: a string, or a list of {name, template}. Nothing if the folder has neither. given:
-// not null: it stands instead of either, and is not looked for.
+// tokenizer_config.json: a string, or a list of {name, template}; or else that of chat_template.json. Nothing
+// if the folder has none. given: not null: it stands instead, and none is looked for.
 std::optional<CheckpointChatTemplate> load_chat_template(const std::filesystem::path& folder,
                                                          const ChatTemplate* given = nullptr);
 

@@ -22,12 +22,14 @@ TEST_F(DownloadTest, BringsTheFilesThatAreNeededInHuggingFacesLayout) {
   hub_.files["onnx/model.onnx"] = "graph";
   hub_.files["original/model.safetensors"] = "another";
   hub_.files["chat_template.jinja"] = "{{ messages }}";
+  hub_.files["chat_template.json"] = R"({"chat_template": ""})";
   hub_.files["additional_chat_templates/tool_use.jinja"] = "{{ tools }}";
   const fs::path snapshot = find();
   EXPECT_EQ(snapshot, model_folder() / "snapshots" / kMain);
-  EXPECT_THAT(names_in(snapshot),
-              UnorderedElementsAre("config.json", "generation_config.json", "tokenizer.json",
-                                   "chat_template.jinja", "additional_chat_templates", "model.safetensors"));
+  EXPECT_THAT(
+      names_in(snapshot),
+      UnorderedElementsAre("config.json", "generation_config.json", "tokenizer.json", "chat_template.jinja",
+                           "chat_template.json", "additional_chat_templates", "model.safetensors"));
   EXPECT_EQ(read(model_folder() / "refs" / "main"), kMain);
   EXPECT_EQ(fs::read_symlink(snapshot / "config.json"),
             "../../blobs/" + git_hash_of(hub_.files["config.json"]));
@@ -38,7 +40,7 @@ TEST_F(DownloadTest, BringsTheFilesThatAreNeededInHuggingFacesLayout) {
     if (!item.is_regular_file()) continue;
     EXPECT_EQ(read(item.path()), hub_.files[item.path().lexically_relative(snapshot).string()]);
   }
-  EXPECT_EQ(names_in(model_folder() / "blobs").size(), 6U);  // nothing unfinished
+  EXPECT_EQ(names_in(model_folder() / "blobs").size(), 7U);  // nothing unfinished
   EXPECT_TRUE(fs::exists(settings_.cache / ".locks" / "models--org--name" / (sha256_of(weights_) + ".lock")));
 }
 

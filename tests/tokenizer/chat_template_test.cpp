@@ -213,6 +213,14 @@ TEST_F(LoadChatTemplateTest, TheFileOfItsOwnGoesFirst) {
   EXPECT_EQ(render(OrderedJson::object()), "<s>file");
 }
 
+TEST_F(LoadChatTemplateTest, AProcessorsFileGoesLast) {
+  write("chat_template.json", R"({"chat_template": "{{ bos_token }}processor"})");
+  write("tokenizer_config.json", R"({"chat_template": null, "bos_token": "<s>"})");
+  EXPECT_EQ(render(OrderedJson::object()), "<s>processor");
+  write("tokenizer_config.json", R"({"chat_template": "config"})");
+  EXPECT_EQ(render(OrderedJson::object()), "config");
+}
+
 TEST_F(LoadChatTemplateTest, ToolsChooseTheFileNamedForThem) {
   write("chat_template.jinja", "plain");
   std::filesystem::create_directory(folder_ / "additional_chat_templates");
