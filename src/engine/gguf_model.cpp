@@ -15,8 +15,8 @@ namespace {
 constexpr IntRange kTokenIds{0, kMaxTokenId};
 
 constexpr std::string_view kEndOfCall = "<|call|>";
-// Tokens that end an answer, whatever the key of that name says (as llama.cpp takes them): control tokens,
-// or what is shown.
+// Tokens that end an answer, whatever the key of that name says, and are control tokens, whatever their type
+// (as llama.cpp takes them): many a file has them as what a user may write.
 constexpr std::string_view kEndings[] = {"<|eot_id|>", "<|eom_id|>",      "<|im_end|>",
                                          "<|end|>",    "<end_of_turn>",   "<|endoftext|>",
                                          "<|eot|>",    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
@@ -41,6 +41,10 @@ GgufVocabulary read_vocabulary(const GgufKeys& keys) {
   vocabulary.add_bos = keys.find_bool("tokenizer.ggml.add_bos_token");
   vocabulary.add_eos = keys.find_bool("tokenizer.ggml.add_eos_token");
   vocabulary.add_space_prefix = keys.find_bool("tokenizer.ggml.add_space_prefix");
+  for (std::size_t i = 0; i < std::min(vocabulary.tokens.size(), vocabulary.types.size()); ++i) {
+    if (std::ranges::find(kEndings, vocabulary.tokens[i]) != std::end(kEndings))
+      vocabulary.types[i] = GgufVocabulary::kControl;
+  }
   vocabulary.strips_behind =
       vocabulary.model == "llama" && keys.find_string("general.architecture") == "phi3";
   return vocabulary;
@@ -64,8 +68,7 @@ GenerationConfig read_generation(const GgufKeys& keys, const GgufVocabulary& voc
   const bool has_messages = std::ranges::find(vocabulary.tokens, kEndOfCall) != vocabulary.tokens.end();
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (has_messages && vocabulary.tokens[id] == "<|end|>") continue;
-    const bool ends = (vocabulary.has_type(id, GgufVocabulary::kControl) ||
-                       vocabulary.has_type(id, GgufVocabulary::kUserDefined)) &&
+    const bool ends = vocabulary.has_type(id, GgufVocabulary::kControl) &&
                       std::ranges::find(kEndings, vocabulary.tokens[id]) != std::end(kEndings);
     if (ends) add_once(config.eos_token_ids, static_cast<TokenId>(id));
   }

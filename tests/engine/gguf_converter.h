@@ -31,14 +31,14 @@ class GgufConverter {
         architecture_(std::move(architecture)),
         config_(read_json_file(folder_ / "config.json")) {}
 
-  // A vocabulary that ends with these control tokens.
-  void add_tokens(const std::vector<std::string>& control) {
+  // A vocabulary that ends with these control tokens, or tokens of another type.
+  void add_tokens(const std::vector<std::string>& control, std::int32_t type = 3) {
     std::vector<std::string> tokens;
     while (tokens.size() + control.size() < number("vocab_size"))
       tokens.push_back("t" + std::to_string(tokens.size()));
     std::vector<std::int32_t> types(tokens.size(), 1);
     tokens.insert(tokens.end(), control.begin(), control.end());
-    types.resize(tokens.size(), 3);
+    types.resize(tokens.size(), type);
     builder_.add("tokenizer.ggml.model", "gpt2").add("tokenizer.ggml.pre", "gpt-4o");
     builder_.add("tokenizer.ggml.tokens", tokens).add("tokenizer.ggml.token_type", types);
     builder_.add("tokenizer.ggml.merges", std::vector<std::string>());

@@ -167,6 +167,21 @@ TEST(GgufFileTest, TheEndOfAMessageEndsNoAnswerOfGptOss) {
             (std::vector<std::string>{"<|endoftext|>", "<|return|>", "<|call|>"}));
 }
 
+// As in files of OpenHermes (user-defined) and Gemma 1.1 (normal).
+TEST(GgufFileTest, WhatEndsAnAnswerIsAControlTokenWhateverItsType) {
+  for (const std::int32_t type : {1, 3, 4}) {
+    const TempDir folder;
+    testing::GgufConverter converter("llama3", "llama");
+    converter.add_tokens({"<|im_end|>"}, type);
+    folder.write("model.gguf", converter.convert());
+    const ModelFiles model = open_model((folder.path() / "model.gguf").string());
+    const std::vector<TokenId> end = {model.tokenizer->vocab_size() - 1};
+    EXPECT_EQ(model.generation.eos_token_ids, end) << type;
+    EXPECT_EQ(model.tokenizer->encode(std::vector<TextPiece>{{"<|im_end|>", true}}, false), end) << type;
+    EXPECT_NE(model.tokenizer->encode(std::vector<TextPiece>{{"<|im_end|>", false}}, false), end) << type;
+  }
+}
+
 TEST(GgufFileTest, ATokenThatStandsOftenIsRefusedAtOnce) {
   if (testing::kSanitized) GTEST_SKIP() << "it is about time";
   constexpr std::int64_t kTokens = 500'000;
