@@ -237,9 +237,11 @@ Value dictsort_filter(const Invocation& call) {
 }
 
 Value sort_filter(const Invocation& call) {
-  Items keyed;
-  for (const Value& item : items_of(call))
-    keyed.emplace_back(sort_key(call.runtime, look_up(call.runtime, item, call[2]), call.flag(1)), item);
+  Items keyed;  // by lists of one, as Jinja's: what is equal in them needs no order
+  for (const Value& item : items_of(call)) {
+    const Value key = sort_key(call.runtime, look_up(call.runtime, item, call[2]), call.flag(1));
+    keyed.emplace_back(call.runtime.make(std::vector<Value>{key}), item);
+  }
   return sorted(call.runtime, std::move(keyed), call.flag(0));
 }
 
