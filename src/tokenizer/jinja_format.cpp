@@ -231,7 +231,7 @@ Text percent_format(Runtime& runtime, const Text& format, const Value& value) {
     result.append(digits, next.trusted);
   }
   result.append(format, copied, bytes.size());
-  if (used < values.size() && (is_tuple || value.dict() == nullptr))
+  if (used < values.size() && (is_tuple || (value.dict() == nullptr && value.sequence() == nullptr)))
     fail("not all arguments converted during string formatting");
   return result;
 }

@@ -269,6 +269,7 @@ constexpr Case kFilters[] = {
     {"{{ d.a.x|join(\"|\") }} {{ d.a | tojson | length }}", "1|2 13"},
     {"{{ [none, none]|sort }} {{ ms|sort(attribute=\"missing\")|map(attribute=\"n\")|list }}",
      "[None, None] [2, 1, 3]"},
+    {"{{ \"a\" % l }} {{ \"a\" % range(2) }}", "a a"},
     {"{{ [[1,2],[0,5]]|sort }} {{ \"cab\"|sort }} {{ \"cab\"|list }} {{ d|list }}",
      "[[0, 5], [1, 2]] ['a', 'b', 'c'] ['c', 'a', 'b'] ['b', 'a', 'items']"},
     {"{{ (\"x\" * 100) | length }}", "100"},
