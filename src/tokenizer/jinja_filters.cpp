@@ -16,7 +16,10 @@ bool separates_words(char32_t c) {
   return is_space(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
 }
 
-Value string_filter(const Invocation& call) { return {&text_of(call.runtime, call.self)}; }
+template <bool is_safe>
+Value string_filter(const Invocation& call) {
+  return {&text_of(call.runtime, call.self), true, is_safe};
+}
 
 Value replace_filter(const Invocation& call) {
   const auto text = [&](const Value& value) -> const Text& { return text_of(call.runtime, value); };
@@ -363,11 +366,11 @@ constexpr Builtin kFilters[] = {
     {"rejectattr", choose<true, false>, {kAnything}},
     {"replace", replace_filter, {"old", "new", "count"}, 2},
     {"reverse", reverse_filter},
-    {"safe", string_filter},
+    {"safe", string_filter<true>},
     {"select", choose<false, true>, {kAnything}},
     {"selectattr", choose<true, true>, {kAnything}},
     {"sort", sort_filter, {"reverse", "case_sensitive", "attribute"}},
-    {"string", string_filter},
+    {"string", string_filter<false>},
     {"title", capitalized<append_upper, separates_words>},
     {"tojson", tojson_filter, {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {"trim", strip, {"chars"}},

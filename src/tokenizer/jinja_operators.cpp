@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "tokenizer/jinja_value.h"
+#include "tokenizer/jinja_builtins.h"
 
 namespace quire::jinja {
 namespace {
@@ -145,12 +145,25 @@ Value slice_text(Runtime& runtime, const Text& text, const Indices& indices) {
   return runtime.make(std::move(result));
 }
 
+// For HTML, unless it is safe; the result is like other texts.
+Value escaped(Runtime& runtime, const Value& value) {
+  if (value.is_safe) return {value.data};
+  return map_code_points(runtime, value, [](std::string& out, char32_t c) {
+    constexpr const char* kEscapes[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+    const std::size_t special = std::u32string_view(U"&<>\"'").find(c);
+    if (special == std::u32string_view::npos) return append_utf8(out, c);
+    out += kEscapes[special];
+  });
+}
+
 }  // namespace
 
 void fail_range() { fail("an integer leaves the range of 64 bits"); }
 
 Value add(Runtime& runtime, const Value& left, const Value& right) {
   if (const Text* x = left.text(), *y = right.text(); x != nullptr && y != nullptr) {
+    if (left.is_safe || right.is_safe)
+      return {add(runtime, escaped(runtime, left), escaped(runtime, right)).data, true, true};
     runtime.charge(x->memory() + y->memory());
     Text text = *x;
     text.append(*y);

@@ -46,7 +46,8 @@ struct Value {
   std::variant<None, Undefined, bool, std::int64_t, double, const Text*, List*, const Dict*, Namespace*,
                const Callable*, Loop*>
       data;
-  bool trusted = true;  // of a scalar: whether the text it prints as is; a Text knows for itself
+  bool trusted = true;   // of a scalar: whether the text it prints as is; a Text knows for itself
+  bool is_safe = false;  // of a text: by the filter of that name, so that + escapes what it joins with it
 
   template <typename T>
   bool is() const {

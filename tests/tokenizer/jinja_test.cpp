@@ -270,6 +270,9 @@ constexpr Case kFilters[] = {
     {"{{ [none, none]|sort }} {{ ms|sort(attribute=\"missing\")|map(attribute=\"n\")|list }}",
      "[None, None] [2, 1, 3]"},
     {"{{ \"a\" % l }} {{ \"a\" % range(2) }}", "a a"},
+    {"{{ \"'\"|safe + ms[2].content + \"'\"|safe }} {{ \"<\" + (1|safe + \">\") + \"&\" }} {{ \"<\" ~ 1|safe "
+     "}}",
+     "'&lt;b&gt;&amp;&#39;&#34;' &lt;1&gt;&amp; <1"},
     {"{{ [[1,2],[0,5]]|sort }} {{ \"cab\"|sort }} {{ \"cab\"|list }} {{ d|list }}",
      "[[0, 5], [1, 2]] ['a', 'b', 'c'] ['c', 'a', 'b'] ['b', 'a', 'items']"},
     {"{{ (\"x\" * 100) | length }}", "100"},
