@@ -40,9 +40,9 @@ using FixedStateId = int;
 struct CachePolicy {
   CacheCode code = CacheCode::kNone;
   bool skips_windows = false;     // none of those that attend to a window
-  std::vector<int> skipped = {};  // nor these, by StateId
+  std::vector<int> skipped = {};  // nor these, numbered among all layers of the model
 
-  CacheCode code_of(StateId layer, int window) const {
+  CacheCode code_of(int layer, int window) const {
     const bool skips = (skips_windows && window != 0) || std::ranges::find(skipped, layer) != skipped.end();
     return skips ? CacheCode::kNone : code;
   }
@@ -53,9 +53,11 @@ class StateDeclarations {
  public:
   explicit StateDeclarations(CachePolicy policy = {}) : policy_(std::move(policy)) {}
 
+  // What follows is declared by this layer of the model.
+  void begin_layer(int layer) { layer_ = layer; }
   // The policy says what of its codes.
   StateId declare(StateSpec spec) {
-    spec.code = policy_.code_of(static_cast<StateId>(group_of_.size()), spec.window);
+    spec.code = policy_.code_of(layer_, spec.window);
     const auto found = std::ranges::find(groups_, spec);
     group_of_.push_back(static_cast<int>(found - groups_.begin()));
     if (found == groups_.end()) groups_.push_back(spec);
@@ -73,6 +75,7 @@ class StateDeclarations {
 
  private:
   CachePolicy policy_;
+  int layer_ = -1;
   std::vector<StateSpec> groups_;
   std::vector<int> group_of_;
   std::vector<std::vector<std::int64_t>> fixed_;

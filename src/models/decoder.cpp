@@ -107,6 +107,7 @@ class DecoderModel final : public Model {
     const std::vector<LayerAttention> attention = attention_of_layers(context, config);
     layers_.reserve(attention.size());
     for (int i = 0; i < config.num_layers; ++i) {
+      context.states.begin_layer(i);
       layers_.push_back({.attention_norm = make_norm(context, i, &NormNames::attention, config),
                          .mixer = make_mixer(context, i, layer_prefix(i), config, attention[i]),
                          .after_attention_norm = make_norm(context, i, &NormNames::after_attention, config),

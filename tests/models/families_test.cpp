@@ -16,13 +16,15 @@ ModelSpec spec_of(const std::string& architecture, const std::string& keys) {
 }
 
 // What the layers of one of hidden size 64 declare.
-StateDeclarations states_of(const std::string& architecture, const std::string& keys) {
+StateDeclarations states_of(const std::string& architecture, const std::string& keys,
+                            const CachePolicy& policy = {}) {
   const std::string text =
       R"({"architectures": [")" + architecture + R"("], "hidden_size": 64, )" + keys + "}";
   const auto model = ModelConfig::from_json(text, "config.json");
   const auto backend = make_backend({});
   SingleRank comm(*backend);
   RuntimeConfig config;
+  config.cache_policy = policy;
   config.spec = find_model_family(architecture).describe(model);
   config.max_num_seqs = config.max_num_batched_tokens = 8;
   config.max_model_len = 64;
@@ -118,6 +120,16 @@ TEST(FamiliesTest, Qwen3_5AttendsInEveryFourthLayerAndKeepsStatesOfTheOthers) {
   EXPECT_NE(refusal_of("Qwen3NextForCausalLM", R"("linear_num_value_heads": 24)")
                 .find("linear_num_value_heads\" is 24, no multiple of linear_num_key_heads 16"),
             std::string::npos);
+}
+
+TEST(FamiliesTest, LayersThatKeepNoCodesAreNumberedAmongAllLayers) {
+  const CachePolicy policy = {.code = CacheCode::kE4m3, .skipped = {1, 2}};
+  const StateDeclarations states =
+      states_of("Lfm2ForCausalLM",
+                R"("num_hidden_layers": 4, "num_attention_heads": 8, "full_attn_idxs": [2, 3])", policy);
+  ASSERT_EQ(states.group_of().size(), 2U);
+  EXPECT_EQ(states.spec_of(0).code, CacheCode::kNone);
+  EXPECT_EQ(states.spec_of(1).code, CacheCode::kE4m3);
 }
 
 TEST(FamiliesTest, MistralHasAWindowUnlessTheFileSaysNone) {

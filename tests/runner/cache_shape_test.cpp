@@ -65,8 +65,10 @@ TEST(CacheShapeTest, LittleLiesIdleAndNoTwoLayersShareAPlace) {
 TEST(CacheShapeTest, LayersOfCodesAndOfNumbersShareBlocks) {
   for (int num_layers = 2; num_layers < 70; ++num_layers) {
     StateDeclarations states({.code = CacheCode::kE4m3, .skips_windows = true, .skipped = {0}});
-    for (int layer = 0; layer < num_layers; ++layer)
+    for (int layer = 0; layer < num_layers; ++layer) {
+      states.begin_layer(layer);
       states.declare({.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .window = layer % 3 == 2 ? 64 : 0});
+    }
     const CacheShape shape(states, 16, DType::kBF16);
     std::set<std::pair<int, std::int64_t>> taken;  // bytes
     std::int64_t used = 0;
