@@ -231,13 +231,6 @@ bool are_whole(const OrderedJson& arguments) {
 
 void extend(OrderedJson& list, const OrderedJson& more) { list.insert(list.end(), more.begin(), more.end()); }
 
-// Leaves the last tokens, whose text has so many bytes: those before are tags and the white space beside.
-void keep_last(OrderedJson& logprobs, std::size_t bytes) {
-  auto first = logprobs.end();
-  for (std::size_t size = 0; size < bytes && first != logprobs.begin();) size += (*--first)["bytes"].size();
-  logprobs.erase(logprobs.begin(), first);
-}
-
 class ResponsesResponse final : public BlockResponse {
  public:
   ResponsesResponse(ResponseHead head, ResponsesRequest request, const ResponsesContext& context,
@@ -354,14 +347,13 @@ class ResponsesResponse final : public BlockResponse {
   }
 
   void append(const std::string& text) override {
-    OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
+    const OrderedJson logprobs = std::exchange(new_logprobs_, OrderedJson::array());
     OrderedJson fields = {{"delta", text}};
     if (open_ == Block::kCall) {
       item_["arguments"].get_ref<std::string&>() += text;
       return emit("response.function_call_arguments.delta", std::move(fields));
     }
     OrderedJson& part = item_["content"][0];
-    if (part["text"] == "") keep_last(logprobs, text.size());
     part["text"].get_ref<std::string&>() += text;
     if (open_ == Block::kText) extend(part["logprobs"], fields["logprobs"] = logprobs);
     emit(format_text("response.{}.delta", part["type"].get<std::string>()), std::move(fields));

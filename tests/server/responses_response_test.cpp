@@ -239,11 +239,6 @@ TEST_F(ResponsesResponseTest, LogprobsStandWithTheirText) {
     if (event["type"] == "response.output_text.delta") counts.push_back(event["logprobs"].size());
   EXPECT_EQ(counts, (std::vector<std::size_t>{2, 1}));
   EXPECT_EQ(whole({says("a")})["output"][0]["content"][0]["logprobs"].dump(), "[]");
-  // A tag between reasoning and text is of neither.
-  const Made tagged = stream({thinks("t"), {}, says("a")}, FinishReason::kStop, fields, true);
-  const OrderedJson& of_text = tagged.answer["output"][1]["content"][0]["logprobs"];
-  ASSERT_EQ(of_text.size(), 1U);
-  EXPECT_EQ(of_text[0]["logprob"], -2.5);
 }
 
 TEST_F(ResponsesResponseTest, ReasoningCanBeLeftOut) {
