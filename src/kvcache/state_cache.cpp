@@ -10,33 +10,22 @@ StateCache::StateCache(int num_slots, const BlockPool& blocks)
     : blocks_(blocks),
       pool_(num_slots),
       checkpoints_(static_cast<std::size_t>(num_slots)),
-      slot_of_(static_cast<std::size_t>(num_slots > 0 ? blocks.num_blocks() : 0), kNoBlock) {
-  cheapest_.reserve(checkpoints_.size());
-}
+      slot_of_(static_cast<std::size_t>(num_slots > 0 ? blocks.num_blocks() : 0), kNoBlock) {}
 
-// To look at all slots takes long where they are many: then some are found at once.
 BlockRef StateCache::take() {
   QUIRE_CHECK(pool_.num_free() > 0, "no slot is free");
-  const auto is_stale = [this](const auto& candidate) {
-    const auto [worth, last_use, slot] = candidate;
-    return pool_.ref_count(slot) > 0 || checkpoints_[slot].last_use != last_use;
-  };
-  while (!cheapest_.empty() && is_stale(cheapest_.back())) cheapest_.pop_back();
-  if (cheapest_.empty()) {
-    for (BlockId slot = 0; slot < pool_.num_blocks(); ++slot) {
-      if (pool_.ref_count(slot) > 0) continue;
-      const Checkpoint& checkpoint = checkpoints_[slot];
-      const double worth = checkpoint.row.is_alive(blocks_) ? checkpoint.worth : -1;
-      cheapest_.emplace_back(worth, checkpoint.last_use, slot);
+  BlockId least = kNoBlock;
+  std::pair<double, std::uint64_t> worth;
+  for (BlockId slot = 0; slot < pool_.num_blocks(); ++slot) {
+    if (pool_.ref_count(slot) > 0) continue;
+    const Checkpoint& checkpoint = checkpoints_[slot];
+    const std::pair its_worth(checkpoint.row.is_alive(blocks_) ? checkpoint.worth : -1, checkpoint.last_use);
+    if (least == kNoBlock || its_worth < worth) {
+      least = slot;
+      worth = its_worth;
     }
-    const auto end = cheapest_.begin() + 1 + (std::ssize(cheapest_) - 1) / 1024;
-    std::ranges::partial_sort(cheapest_, end);
-    cheapest_.erase(end, cheapest_.end());
-    std::ranges::reverse(cheapest_);
   }
-  const auto [worth, last_use, least] = cheapest_.back();
-  cheapest_.pop_back();
-  clock_ = std::max(clock_, worth);
+  clock_ = std::max(clock_, worth.first);
   forget(least);
   return {pool_, least};
 }

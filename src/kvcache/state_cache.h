@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include "kvcache/block_pool.h"
@@ -56,11 +55,8 @@ class StateCache {
   const BlockPool& blocks_;
   BlockPool pool_;
   std::vector<Checkpoint> checkpoints_;  // by slot
-  // Worth, last use and number of slots that are the next to be taken, the last one first, unless they were
-  // used since.
-  std::vector<std::tuple<double, std::uint64_t, BlockId>> cheapest_;
-  std::vector<BlockId> slot_of_;  // by block that stands for a row: a slot that had its states
-  double clock_ = 0;              // the worth of what was given up last
+  std::vector<BlockId> slot_of_;         // by block that stands for a row: a slot that had its states
+  double clock_ = 0;                     // the worth of what was given up last
   std::uint64_t num_uses_ = 0;
 };
 

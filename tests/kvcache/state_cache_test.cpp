@@ -2,11 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <vector>
 
 #include "base/error.h"
-#include "base/threads.h"
 
 namespace quire {
 namespace {
@@ -63,25 +61,6 @@ TEST_F(StateCacheTest, ADemotedOneGoesBeforeTheOthers) {
   states_.demote(states_.find(demoted));
   states_.take();
   EXPECT_TRUE(!is_there(demoted) && is_there(here) && is_there(other));
-}
-
-TEST_F(StateCacheTest, OfManySlotsOneIsTakenWithoutALookAtAll) {
-  constexpr int kMany = 1 << 16;
-  BlockPool blocks(kMany + 100);
-  StateCache states(kMany, blocks);
-  std::vector<PrefixCache::Link> rows;
-  const auto fill = [&](int count) {
-    for (int i = 0; i < count; ++i) {
-      const BlockId block = blocks.allocate();
-      rows.push_back({block, blocks.generation(block)});
-      states.enter(rows.back(), states.take().id(), 64 + static_cast<int>(rows.size()));
-    }
-  };
-  const auto begin = thread_time();
-  fill(kMany);
-  EXPECT_LT(thread_time() - begin, std::chrono::seconds(8));
-  fill(100);
-  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(states.find(rows[i]) == kNoBlock, i < 100) << i;
 }
 
 TEST_F(StateCacheTest, ASlotThatIsHeldIsNotTaken) {
