@@ -60,19 +60,16 @@ struct OutputFormat {
 
 // The tags between which the reasoning of an output stands, if such a parser would find any behind `prompt`,
 // the text that the output continues, or its end; `end` is with all that comes before what follows. No end:
-// it has none. No begin: the output begins within it. continued: of the message that the output goes on with;
-// it is the answer unless a begin tag is open in it.
+// it has none. No begin: the output begins within it.
 struct ReasoningTags {
   std::string begin = {}, end = {};
 };
-ReasoningTags reasoning_tags(const ReasoningDialect& dialect, std::string_view prompt,
-                             std::string_view continued = {});
+ReasoningTags reasoning_tags(const ReasoningDialect& dialect, std::string_view prompt);
 
 struct ToolParserOptions {
   bool parallel_tool_calls = true;           // otherwise calls after the first are dropped
   std::function<std::string()> new_id;       // of the next call; none: random_call_id
   std::shared_ptr<const OrderedJson> tools;  // as OpenAI's requests have them, for types; may be nullptr
-  std::string continued = {};                // as reasoning_tags has it
 };
 
 // Reasoning comes first; white space before its tag is dropped, other text passes as it stands. `prompt` says

@@ -23,7 +23,7 @@ class OutputSplitter final : public OutputParser {
         tools_(format.tool_calls == nullptr ? nullptr : &compiled(*format.tool_calls)),
         options_(std::move(options)) {
     if (reasoning_ != nullptr) {
-      const ReasoningTags tags = reasoning_tags(*reasoning_, prompt, options_.continued);
+      const ReasoningTags tags = reasoning_tags(*reasoning_, prompt);
       at_start_ = !tags.end.empty();
       if (at_start_ && tags.begin.empty()) mode_ = Mode::kReasoning;
     }
@@ -303,18 +303,10 @@ std::string random_call_id(CallIds ids) {
   return id;
 }
 
-ReasoningTags reasoning_tags(const ReasoningDialect& dialect, std::string_view prompt,
-                             std::string_view continued) {
+ReasoningTags reasoning_tags(const ReasoningDialect& dialect, std::string_view prompt) {
   prompt = trimmed(prompt);
-  const auto last = [&](const Few<std::string_view>& tags) {  // counted from 1; 0: there is none
-    std::size_t place = 0;
-    for (const std::string_view tag : tags) place = std::max(place, continued.rfind(trimmed(tag)) + 1);
-    return place;
-  };
-  const std::size_t begun = last(dialect.begin), ended = last(dialect.end);
-  const bool answers = ended > begun || (begun == 0 && dialect.implicit && !continued.empty());
-  if (answers || ends_with_any(prompt, dialect.end)) return {};
-  const bool within = begun > 0 || dialect.implicit || ends_with_any(prompt, dialect.begin);
+  if (ends_with_any(prompt, dialect.end)) return {};
+  const bool within = dialect.implicit || ends_with_any(prompt, dialect.begin);
   return {.begin = std::string(within ? "" : dialect.begin.front()),
           .end = std::string(dialect.end.front()) += dialect.behind};
 }

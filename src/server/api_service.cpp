@@ -215,10 +215,8 @@ void ApiService::generate_chat(const std::shared_ptr<Exchange>& exchange, ChatRe
   std::vector<TokenId> tokens = tokenizer_of(model_).encode(pieces, request.add_special_tokens);
   std::vector<EngineRequest> prompts;
   prompts.push_back(make_engine_request(request, std::move(tokens), model_));
-  dialects::ToolParserOptions options{.parallel_tool_calls = !request.one_tool_call,
-                                      .new_id = {},
-                                      .tools = {},
-                                      .continued = request.final_text.value_or("")};
+  dialects::ToolParserOptions options{
+      .parallel_tool_calls = !request.one_tool_call, .new_id = {}, .tools = {}};
   if (format.tool_calls) options.tools = std::make_shared<OrderedJson>(std::move(request.context["tools"]));
   request.context.clear();  // its answer may take long
   const auto make_parser = [&] { return dialects::make_output_parser(format, prompt, options); };

@@ -78,8 +78,7 @@ void hold_output(const dialects::OutputFormat& format, std::string_view prompt, 
     refuse("thinking_token_budget",
            "is for models that reason; the server's --reasoning-parser says how this one does");
   dialects::ReasoningTags tags;
-  if (format.reasoning != nullptr)
-    tags = reasoning_tags(*format.reasoning, prompt, request.final_text.value_or(""));
+  if (format.reasoning != nullptr) tags = reasoning_tags(*format.reasoning, prompt);
   if (auto held = asked_of(format, request)) {
     // Reasoning does not begin in the middle of a message.
     if (!request.final_text || tags.begin.empty()) {

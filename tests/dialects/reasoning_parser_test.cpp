@@ -130,8 +130,8 @@ TEST(OutputFormatTest, GuessesFromTheTemplate) {
 }
 
 TEST(ReasoningParserTest, ThePromptSaysBetweenWhichTagsReasoningStands) {
-  const auto tags = [](std::string_view dialect, const char* prompt, std::string_view continued = {}) {
-    const ReasoningTags found = reasoning_tags(reasoning_dialect(dialect), prompt, continued);
+  const auto tags = [](std::string_view dialect, const char* prompt) {
+    const ReasoningTags found = reasoning_tags(reasoning_dialect(dialect), prompt);
     return std::pair(found.begin, found.end);
   };
   using Span = std::pair<std::string, std::string>;
@@ -140,14 +140,6 @@ TEST(ReasoningParserTest, ThePromptSaysBetweenWhichTagsReasoningStands) {
   EXPECT_EQ(tags("qwen3", "<think>\n\n</think>\n\n"), Span("", ""));
   EXPECT_EQ(tags("deepseek_r1", "<|assistant|>"), Span("", "</think>"));
   EXPECT_EQ(tags("deepseek_r1", "</think>"), Span("", ""));
-  // A message that is continued is the answer, unless it has begun to reason.
-  EXPECT_EQ(tags("deepseek_r1", "<|assistant|>It is", "It is"), Span("", ""));
-  EXPECT_EQ(tags("deepseek_r1", "<think>Why</think>It is", "<think>Why</think>It is"), Span("", ""));
-  EXPECT_EQ(tags("deepseek_r1", "<think>Why", "<think>Why"), Span("", "</think>"));
-  EXPECT_EQ(tags("qwen3", "<think>Why", "<think>Why"), Span("", "</think>"));
-  const auto parser = make_output_parser({.reasoning = &reasoning_dialect("deepseek_r1")}, "It is",
-                                         {.new_id = {}, .tools = {}, .continued = "It is"});
-  EXPECT_EQ(parser->parse(" 4").content, " 4");
 }
 
 }  // namespace
