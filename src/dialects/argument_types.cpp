@@ -30,7 +30,10 @@ ArgumentTypes allowed_types(const OrderedJson& root, const OrderedJson& unresolv
     add(key, [&](const OrderedJson& choice) { return allowed_types(root, choice, depth + 1, left); });
   if (const OrderedJson* all = member(schema, "allOf"); types == 0 && all != nullptr && all->is_array()) {
     types = kAnyType;
-    for (const OrderedJson& one : *all) types &= allowed_types(root, one, depth + 1, left);
+    for (const OrderedJson& one : *all) {
+      const ArgumentTypes allowed = allowed_types(root, one, depth + 1, left);
+      types &= (allowed & kTypeNumber) == 0 ? allowed : allowed | kTypeInteger;
+    }
   }
   return types == 0 ? kAnyType : types;
 }

@@ -83,6 +83,7 @@ OrderedJson listed_values(const OrderedJson& schema) {
 bool point_to_whole(OrderedJson& schema) {
   bool any = false;
   for (const auto& [key, part] : schema.items()) {
+    if (key == "const" || key == "enum" || key == "default" || key == "examples") continue;  // values
     if (part.is_structured()) any |= point_to_whole(part);
     const std::string to = key == "$ref" && part.is_string() ? part.get<std::string>() + "/" : "";
     if (!to.starts_with("#/") || to.starts_with("#/$defs/") || to.starts_with("#/definitions/")) continue;
@@ -99,6 +100,7 @@ class ToolGrammar {
       : dialect_(dialect), tool_(tool), written_(written) {
     OrderedJson whole = tool.schema;
     const bool is_needed = point_to_whole(whole);
+    if (whole.is_object()) whole.erase("$id");  // it is no document of its own there
     for (const char* key : {"$defs", "definitions"})
       if (whole.contains(key)) definitions_[key] = std::exchange(whole[key], nullptr);
     if (is_needed) definitions_["parameters"] = std::move(whole);

@@ -281,7 +281,7 @@ void SchemaCompiler::add_keyword(Place& place, Schema schema, const std::string&
 }
 
 // Of a oneOf: adds to each alternative the opposites of those that it has instances in common with. What
-// tells them apart in OpenAPI must be there, which a default does not say.
+// tells them apart in OpenAPI must be there where all describe it, which a default does not say.
 void SchemaCompiler::exclude_others(Choice& choice, Schema schema) {
   auto& all = choice.alternatives;
   if (all.size() > kMaxExclusive)
@@ -290,8 +290,18 @@ void SchemaCompiler::exclude_others(Choice& choice, Schema schema) {
   if (schema->contains("type")) together.push_back(made({{"type", schema->at("type")}}, schema));
   const auto found = schema->find("discriminator");
   if (found != schema->end() && found->contains("propertyName") && found->at("propertyName").is_string()) {
-    together.push_back(made({{"required", OrderedJson::array({found->at("propertyName")})}}, schema));
-    for (Schemas& one : all) one.push_back(together.back());
+    const auto& name = found->at("propertyName").get_ref<const std::string&>();
+    const auto describes = [&](const Schemas& one) {
+      Schema described = one.front();
+      if (const auto to = described->find("$ref"); to != described->end() && to->is_string())
+        described = resolve(described, *to);
+      const auto properties = described->find("properties");
+      return described->is_boolean() || (properties != described->end() && properties->contains(name));
+    };
+    if (std::ranges::all_of(all, describes)) {
+      together.push_back(made({{"required", {name}}}, schema));
+      for (Schemas& one : all) one.push_back(together.back());
+    }
   }
   together.resize(together.size() + 2);
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -18,7 +18,7 @@ bool separates_words(char32_t c) {
 
 template <bool is_safe>
 Value string_filter(const Invocation& call) {
-  return {&text_of(call.runtime, call.self), true, is_safe};
+  return {&text_of(call.runtime, call.self), true, is_safe || call.self.is_safe};
 }
 
 Value replace_filter(const Invocation& call) {

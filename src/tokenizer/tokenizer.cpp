@@ -245,7 +245,9 @@ bool Tokenizer::is_special(TokenId id) const {
 }
 
 void IncrementalDetokenizer::follow(std::span<const TokenId> prompt) {
-  const auto has_text = [&](TokenId id) { return !skip_special_tokens_ || !tokenizer_.is_special(id); };
+  const auto has_text = [&](TokenId id) {
+    return tokenizer_.spelling(id, &AddedToken::form) && !(skip_special_tokens_ && tokenizer_.is_special(id));
+  };
   if (std::ranges::any_of(prompt, has_text)) stream_.push("a");  // for all of it: no decoder holds that back
 }
 

@@ -285,6 +285,12 @@ TEST(JsonSchema, TellsAlternativesApartByTheirDiscriminator) {
          schema += "]}",
          {R"({"kind": 1, "f1": 1})", R"({"f7": 7, "kind": 7, "f6": 0})"},
          {R"({"f1": 1})", R"({"kind": 1, "f2": 1})"}});
+  check({Kind::kJsonSchema,
+         R"({"discriminator": {"propertyName": "kind"}, "oneOf": [
+             {"type": "object", "properties": {"a": {}}, "additionalProperties": false},
+             {"type": "object", "properties": {"b": {}}, "required": ["b"], "additionalProperties": false}]})",
+         {R"({"a": 1})", R"({"b": 1})"},
+         {R"({"a": 1, "b": 1})"}});
 }
 
 TEST(JsonSchema, TakesUnknownKeywordsForAnnotationsInWhatItNegates) {

@@ -265,8 +265,7 @@ TEST(FamiliesTest, TheTextPartOfMistral3IsOfTheFamilyThatItNames) {
   EXPECT_EQ(windows_of("Mistral3ForConditionalGeneration", older), std::vector({4096}));
   EXPECT_EQ(windows_of("Mistral3ForConditionalGeneration", newer), std::vector({0}));
   const std::string other = R"("text_config": {"model_type": "mistral4"})";
-  EXPECT_NE(refusal_of("Mistral3ForConditionalGeneration", other).find("\"model_type\" is \"mistral4\""),
-            std::string::npos);
+  EXPECT_NE(refusal_of("Mistral3ForConditionalGeneration", other).find("is \"mistral4\""), std::string::npos);
 }
 
 TEST(FamiliesTest, SmolLm3HasAWindowWhereItHasNoPositionsAndOnlyIfToldTo) {

@@ -243,7 +243,7 @@ constexpr Case kFilters[] = {
      "\"a\\n\\nb\"|indent(2, blank=true) }} {{ \"a\\nb\"|indent(\"> \") }} {{ \"a\\nb\"|indent(width=1, "
      "first=true) }} {{ \"a\\n\"|indent }}|",
      "a\n    b\n\n    c a\n  b   a\n  b a\n  \n  b a\n> b  a\n b a\n|"},
-    {"{{ \"<b>\"|safe }} {{ (\"a\"|safe) + \"b\" }}", "<b> ab"},
+    {"{{ \"<b>\"|safe }} {{ (\"a\"|safe) + \"b\" }} {{ (1|safe|string) + \"<\" }}", "<b> ab 1&lt;"},
     {"{{ d|tojson(indent=2) }}",
      "{\n  \"b\": 1,\n  \"a\": {\n    \"x\": [\n      1,\n      2\n    ]\n  },\n  \"items\": 7\n}"},
     {"{{ d|tojson(indent=0) }}|{{ {\"a\":[],\"b\":{}}|tojson(indent=4) }}|{{ [1,[2]]|tojson(indent=\"--\") "
