@@ -18,6 +18,7 @@ constexpr std::uint32_t kMaxCount = 1u << 20;  // of a repetition
 // The texts of a part of the expression, by whether ^ holds where they begin, and $ where they end (bits).
 using Anchored = std::array<ExprId, 4>;
 constexpr std::size_t kBegin = 1, kEnd = 2;
+constexpr Anchored kTextBegins = {kNothing, kEmpty};
 
 // The set of a class such as d, D, s, w; nothing if the letter names none.
 std::optional<CharacterSet> class_escape(char32_t letter) {
@@ -53,17 +54,10 @@ class RegexParser {
   ExprId expression(Expressions& expressions, const CharacterExpr& character, bool search) {
     ex_ = &expressions;
     character_ = &character;
+    search_ = search;
     const Anchored texts = alternatives();
     if (!at_end()) fail_here("')' closes no group");
-    // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
-    // else matters there shows at once, with bytes.
-    const ExprId before = search ? ex_->repeat(character(CharacterSet::all())) : kEmpty,
-                 behind = search ? kAnything : kEmpty;
-    std::vector<ExprId> all;
-    for (std::size_t i = 0; i < texts.size(); ++i)
-      all.push_back(
-          ex_->concat({(i & kBegin) != 0 ? kEmpty : before, texts[i], (i & kEnd) != 0 ? kEmpty : behind}));
-    return ex_->any_of(std::move(all));
+    return whole(texts, search ? ex_->repeat(character(CharacterSet::all())) : kEmpty, search);
   }
 
   // Of a text without operators.
@@ -87,14 +81,50 @@ class RegexParser {
     return true;
   }
 
+  // Where any text may follow, so may any bytes: whoever searches holds the whole to be text. That nothing
+  // else matters there shows at once, with bytes.
+  ExprId whole(const Anchored& texts, ExprId before, bool any_behind) {
+    std::vector<ExprId> all;
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      all.push_back(ex_->concat({(i & kBegin) != 0 ? kEmpty : before, texts[i],
+                                 (i & kEnd) != 0 || !any_behind ? kEmpty : kAnything}));
+    return ex_->any_of(std::move(all));
+  }
+
+  // Whether (?=...) or (?!...) is next, where the whole text begins.
+  bool looks_ahead(const std::vector<Anchored>& sequence) const {
+    return depth_ == 0 && peek() == '(' && peek(1) == '?' && (peek(2) == '=' || peek(2) == '!') &&
+           (!search_ || !sequence.empty()) &&
+           std::ranges::all_of(sequence, [](const Anchored& one) { return one == kTextBegins; });
+  }
+
+  // Of all texts that it allows.
+  ExprId look_ahead() {
+    const bool refuses = peek(2) == '!';
+    at_ += 3;
+    const ExprId allowed = whole(inner(), kEmpty, true);
+    return refuses ? ex_->complement(allowed) : allowed;
+  }
+
   Anchored alternatives() {
     std::array<std::vector<ExprId>, 4> texts;
     do {
       std::vector<Anchored> sequence;
-      while (!at_end() && peek() != '|' && peek() != ')') sequence.push_back(repeated());
-      Anchored whole = {kEmpty};
-      for (std::size_t i = sequence.size(); i-- > 0;) whole = concat(sequence[i], whole);
-      for (std::size_t i = 0; i < whole.size(); ++i) texts[i].push_back(whole[i]);
+      std::vector<ExprId> held;  // what else the whole text must be
+      while (!at_end() && peek() != '|' && peek() != ')') {
+        if (looks_ahead(sequence))
+          held.push_back(look_ahead());
+        else
+          sequence.push_back(repeated());
+      }
+      Anchored one = {kEmpty};
+      for (std::size_t i = sequence.size(); i-- > 0;) one = concat(sequence[i], one);
+      if (!held.empty()) {
+        held.push_back(whole(one, kEmpty, search_));
+        one = {};
+        one[kBegin | kEnd] = ex_->all_of(std::move(held));
+      }
+      for (std::size_t i = 0; i < one.size(); ++i) texts[i].push_back(one[i]);
     } while (take('|'));
     Anchored result{};
     for (std::size_t i = 0; i < result.size(); ++i) result[i] = ex_->any_of(std::move(texts[i]));
@@ -169,7 +199,7 @@ class RegexParser {
       case '.':
         return {(*character_)(CharacterSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.complement())};
       case '^':
-        return {kNothing, kEmpty};
+        return kTextBegins;
       case '$':
         return {kNothing, kNothing, kEmpty};
       case '*':
@@ -186,7 +216,6 @@ class RegexParser {
   }
 
   Anchored group() {
-    if (++depth_ > kMaxGroups) fail_here(format_text("more than {} groups in one another", kMaxGroups));
     if (take('?')) {
       const bool named =
           (peek() == 'P' && peek(1) == '<') || (peek() == '<' && peek(1) != '=' && peek(1) != '!');
@@ -194,9 +223,18 @@ class RegexParser {
         while (!at_end() && peek() != '>') ++at_;
         take('>');
       } else if (!take(':')) {
-        fail_here("only groups (...), (?:...) and (?<name>...) are supported, no lookaround and no flags");
+        fail_here(
+            "only groups (...), (?:...) and (?<name>...) are supported, no lookaround but ahead where the "
+            "text "
+            "begins, and no flags");
       }
     }
+    return inner();
+  }
+
+  // What stands in a group, and its end.
+  Anchored inner() {
+    if (++depth_ > kMaxGroups) fail_here(format_text("more than {} groups in one another", kMaxGroups));
     const Anchored texts = alternatives();
     if (!take(')')) fail_here("a group is not closed by ')'");
     --depth_;
@@ -289,6 +327,7 @@ class RegexParser {
   Expressions* ex_ = nullptr;
   const CharacterExpr* character_ = nullptr;
   std::size_t at_ = 0;
+  bool search_ = false;
   unsigned depth_ = 0;
 };
 

@@ -12,10 +12,10 @@ namespace quire::grammar {
 // What one character of a set is in the text: itself in UTF-8, or as JSON strings have it.
 using CharacterExpr = std::function<ExprId(const CharacterSet&)>;
 
-// Regular expressions as ECMA-262 has them, and \UHHHHHHHH, without what looks around or back. Quantifiers
-// may be lazy, which changes nothing of the language. With `search` the expression may match anywhere in the
-// text, except where anchors hold it, with any bytes behind; else it matches the whole text. GrammarError
-// says at which character what is wrong.
+// Regular expressions as ECMA-262 has them, and \UHHHHHHHH, without what looks around or back, but ahead
+// where the text begins. Quantifiers may be lazy, which changes nothing of the language. With `search` the
+// expression may match anywhere in the text, except where anchors hold it, with any bytes behind; else it
+// matches the whole text. GrammarError says at which character what is wrong.
 ExprId regex_expression(Expressions& expressions, std::string_view pattern, const CharacterExpr& character,
                         bool search);
 

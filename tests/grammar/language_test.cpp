@@ -275,6 +275,26 @@ TEST(JsonSchema, CombinesSchemas) {
 }
 
 // As pydantic says a union whose tags have defaults. Each of them excluded from all others is too much.
+// As pydantic writes Decimal, and zod an e-mail's address.
+TEST(JsonSchema, PatternsLookAheadWhereTheTextBegins) {
+  check({Kind::kJsonSchema,
+         R"j({"type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"})j",
+         {R"("1.5")", R"("-0")", R"("+.5")"},
+         {R"("")", R"("-")", R"("+.")", R"("1-")"}});
+  check({Kind::kJsonSchema,
+         R"j({"type": "string", "pattern":
+             "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"})j",
+         {R"("a.b@c.de")", R"("ab@c-d.ef.gh")"},
+         {R"(".a@c.de")", R"("a..b@c.de")", R"("a.@c.de")", R"("a@c..de")"}});
+  check({Kind::kJsonSchema,
+         R"j({"type": "string", "pattern": "^(?=..b)a|^c"})j",
+         {R"("axb")", R"("axbx")", R"("cx")"},
+         {R"("ab")", R"("axc")", R"("bxb")"}});
+  check({Kind::kRegex, "(?!ab|c$)[a-c]+", {"a", "ac", "cc"}, {"ab", "abc", "c"}});
+  check(Refusal{Kind::kJsonSchema, R"j({"pattern": "(?=a)b"})j", {"#/pattern", "lookaround"}});
+  check(Refusal{Kind::kRegex, "(?=(?!a)b)c", {"character 6", "lookaround"}});
+}
+
 TEST(JsonSchema, TellsAlternativesApartByTheirDiscriminator) {
   std::string schema = R"({"discriminator": {"propertyName": "kind"}, "oneOf": [false)";
   for (int i = 0; i < 12; ++i)
