@@ -21,7 +21,7 @@ constexpr std::size_t kMostBytes = 1 << 20;  // of all tools' text: what the eng
 constexpr std::size_t kValueBytes = 20;      // that each value counts for, however short
 constexpr double kMostItems = 1 << 16;       // or characters, where a schema bounds them
 constexpr std::string_view kAskNothing =
-    " $defs definitions $schema title description default examples deprecated ";
+    " $defs definitions $schema $comment title description default examples deprecated readOnly writeOnly ";
 // Keywords that are held to where values are no JSON, or ask nothing of the type that is written.
 constexpr std::string_view kHeld =
     " type properties required additionalProperties items minItems maxItems minLength maxLength ";

@@ -263,6 +263,8 @@ TEST(ToolGrammarTest, NoKeywordOfAStrictSchemaIsPassedOverInSilence) {
     EXPECT_EQ(tag(dialect, R"({"type": "string", "maxLength": 5.0})"),
               tag(dialect, R"({"type": "string", "maxLength": 5})"));
     EXPECT_NE(tag(dialect, R"({"type": "string", "maxLength": 5.0})"), tag(dialect, R"({"type": "string"})"));
+    EXPECT_NO_THROW(
+        tag(dialect, R"({"type": "string", "$comment": "", "readOnly": true, "writeOnly": false})"));
     expect_refused(R"({"type": "string", "maxLength": 5.5})", "/maxLength must be an integer");
     expect_refused(R"({"type": "string", "maxLength": "5"})", "/maxLength must be an integer");
     expect_refused(R"({"type": "string", "minLength": -1})", "/minLength must be an integer");
