@@ -136,6 +136,14 @@ double seconds_between(BenchClock::time_point from, BenchClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+// As far as there is memory for it: the others end by themselves, later.
+void abort_all(Engine& engine, std::span<const RequestId> ids) {
+  try {
+    for (const RequestId id : ids) engine.abort(id);
+  } catch (const std::exception&) {
+  }
+}
+
 Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::function<void()>& on_token,
                 std::size_t at_once) {
   constexpr std::size_t kUnderWay = 3;  // times: of the submission and of two tokens
@@ -184,10 +192,7 @@ Round run_round(Engine& engine, std::vector<EngineRequest> requests, const std::
       requests[i].on_update = on_update;
       ids[i] = engine.submit(std::move(requests[i]));
     } catch (...) {  // the queue is full, say; all this must stay until those under way have ended
-      try {
-        for (const RequestId id : std::span(ids).first(i)) engine.abort(id);
-      } catch (const std::exception&) {  // they end by themselves, later
-      }
+      abort_all(engine, std::span(ids).first(i));
       std::unique_lock lock(mutex);
       unfinished -= requests.size() - i;
       changed.wait(lock, all_ended);
