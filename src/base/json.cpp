@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_builder.h"
 
 namespace quire {
 namespace {
+
+static_assert(JsonPart<Json::object_t> && JsonPart<Json::array_t> && JsonPart<OrderedJson::object_t> &&
+              JsonPart<OrderedJson::array_t>);
 
 // For people: columns are characters.
 std::string place_of(std::string_view text, std::size_t position) {
@@ -25,7 +32,33 @@ J parse_strict(std::string_view text, std::string_view where, const JsonLimits& 
   return builder.take();
 }
 
+// Where the system has no memory for what may not fail. What is taken is given back once all of it is free.
+struct Reserve {
+  std::mutex mutex;
+  std::size_t used = 0;
+  std::size_t count = 0;
+  alignas(std::max_align_t) std::byte bytes[std::size_t{64} << 20];
+} reserve;
+
 }  // namespace
+
+void* allocate_json(std::size_t bytes) {
+  if (void* const memory = ::operator new(bytes, std::nothrow)) return memory;
+  constexpr std::size_t kAlignment = alignof(std::max_align_t);
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::scoped_lock lock(reserve.mutex);
+  if (bytes > sizeof(reserve.bytes) - reserve.used) throw std::bad_alloc();
+  ++reserve.count;
+  return reserve.bytes + std::exchange(reserve.used, reserve.used + bytes);
+}
+
+void free_json(void* memory) noexcept {
+  const std::less<const void*> is_before;
+  if (is_before(memory, reserve.bytes) || !is_before(memory, reserve.bytes + sizeof(reserve.bytes)))
+    return ::operator delete(memory);
+  const std::scoped_lock lock(reserve.mutex);
+  if (--reserve.count == 0) reserve.used = 0;
+}
 
 void check_json_text(std::string_view text, std::string_view where, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)

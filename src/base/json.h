@@ -1,13 +1,15 @@
 #pragma once
 
+// clang-format off: it would come after nlohmann/json.hpp, whose memory it is about.
+#include "base/json_fwd.h"
+// clang-format on
+
 #include <cstddef>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-
-#include "base/json_fwd.h"
 
 namespace quire {
 

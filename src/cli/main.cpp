@@ -30,8 +30,8 @@ void occupy_standard_descriptors() {
 
 const std::terminate_handler other_handler = std::get_terminate();
 
-// Where an exception may not leave, such as a destructor of nlohmann::json, the end of memory is the end of
-// the process.
+// Where an exception may not leave, such as some of CLI11's functions, the end of memory is the end of the
+// process.
 [[noreturn]] void end_process() {
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 
+#include "allocations.h"
 #include "expect_error.h"
 #include "temp_dir.h"
 
@@ -186,6 +187,27 @@ TEST(JsonTest, ObjectsAroundAValueDoNotMultiplyTheTime) {
   deep += list;
   for (int i = 0; i < 60; ++i) deep += ",\"b\":0,\"c\":0,\"d\":0,\"e\":0}";
   EXPECT_LT(seconds(parse, deep), 6 * seconds(parse, list));
+}
+
+// Everything that a value and its end take, and what becomes of a null.
+template <typename J>
+void expect_to_survive_failed_allocations() {
+  const auto work = [] {
+    J value;
+    value["a"]["b"].push_back(1);
+    value["list"].push_back({{"key", {1, 2}}, {"other", "a text that no small string holds"}});
+    J copy = value;
+    copy["a"] = J::array({value, {{"c", copy}}});
+  };
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has its own operator new";
+  int nth = 1;
+  while (testing::fails_at(nth, work)) ++nth;
+  EXPECT_GT(nth, 40);
+}
+
+TEST(JsonTest, AFailedAllocationIsSurvived) { expect_to_survive_failed_allocations<Json>(); }
+TEST(JsonTest, AFailedAllocationIsSurvivedWhereKeysAreAsTheyCame) {
+  expect_to_survive_failed_allocations<OrderedJson>();
 }
 
 TEST(JsonTest, QuotedTextIsOneLineOfAsciiAndBounded) {

@@ -8,12 +8,12 @@
 #include <fstream>
 #include <future>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
 #include "engine/submit.h"

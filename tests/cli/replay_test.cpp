@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "cli/run_program.h"
 #include "record/recording.h"
 #include "temp_dir.h"

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "cli/run_program.h"
 #include "simulate/step_costs.h"
 #include "temp_dir.h"

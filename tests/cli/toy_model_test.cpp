@@ -5,8 +5,8 @@
 #include <cctype>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "quire/llm.h"
 
 namespace quire {

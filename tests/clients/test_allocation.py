@@ -16,7 +16,7 @@ import time
 import pytest
 
 from conftest import is_idle, wait_until
-from failing_allocation import EXCUSED, EXCUSED_AT_START, FailingAllocation
+from failing_allocation import EXCUSED, FailingAllocation
 from quire_server import QuireServer
 from test_hub import ID, environment, hub  # hub: a fixture of environment
 
@@ -43,18 +43,13 @@ REQUESTS = {
 
 
 class Tortured:
-    """A server that is started again where an excused allocation has ended it."""
+    """A server of which one allocation fails."""
 
     def __init__(self, binary, path):
-        self._binary = binary
         self.numbers = itertools.count(100)
         self.failing = FailingAllocation(binary, path)
-        self.start()
+        self.server = QuireServer(binary, "--cpu-threads", 1, "--max-num-seqs", 8, env=self.failing.environment)
         self.canary = self.ask(*CANARY)[1]
-
-    def start(self):
-        self.failing.begin(0)
-        self.server = QuireServer(self._binary, "--cpu-threads", 1, "--max-num-seqs", 8, env=self.failing.environment)
 
     def ask(self, path, body, number=0):
         """Status and text or error; None and why where the connection was lost, "no answer" where none came."""
@@ -69,17 +64,6 @@ class Tortured:
         if status == 200 and path == CANARY[0]:
             return status, [choice["text"] for choice in json.loads(answer)["choices"]]
         return status, answer.decode()
-
-    def has_ended(self):
-        """Whether the server had to be started again, which is an error unless the allocation is excused."""
-        try:
-            self.server.process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            return False
-        callers, is_excused = self.failing.callers(), self.failing.was_in(EXCUSED)
-        self.start()
-        assert is_excused, f"the server has ended: {callers}"
-        return True
 
     def number_of_allocations(self, request):
         for _ in range(3):  # what is made once is there then
@@ -106,14 +90,10 @@ def test_a_failed_allocation_ends_its_request_at_most(tortured, name):
         failing.arm(nth)
         status, answer = tortured.ask(*request, next(tortured.numbers))
         failing.arm(0)
-        if status is None and tortured.has_ended():
-            continue
         what = f"{nth}: {status} {answer}, {failing.callers()}"
         assert status in (None, expected, 500), what
-        again, text = tortured.ask(*CANARY)
-        if again is None and tortured.has_ended():
-            continue
-        assert (again, text) == (200, tortured.canary), f"{what}, then {again} {text}"
+        again = tortured.ask(*CANARY)
+        assert again == (200, tortured.canary), f"{what}, then {again}"
     wait_until(lambda: is_idle(tortured.server))
 
 
@@ -131,7 +111,7 @@ def expect_lines(failing, generate, step, prepare=lambda: None):
         prepare()
         result = run(nth)
         if result.returncode < 0:
-            assert failing.was_in(EXCUSED_AT_START), f"{nth}: {result.stderr} {failing.callers()}"
+            assert failing.was_in(EXCUSED), f"{nth}: {result.stderr} {failing.callers()}"
         elif result.returncode == 0:
             assert result.stdout == whole.stdout, f"{nth}: {failing.callers()}"
         else:

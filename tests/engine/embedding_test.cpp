@@ -9,7 +9,6 @@
 #include <functional>
 #include <future>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "engine/changed_model.h"
 #include "engine/engine.h"
 #include "engine/sampling_oracle.h"

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/golden_models.h"
 #include "engine/submit.h"
 #include "quire/llm.h"

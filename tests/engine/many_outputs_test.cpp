@@ -6,13 +6,13 @@
 #include <fstream>
 #include <future>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
 #include "engine/submit.h"

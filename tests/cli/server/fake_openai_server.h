@@ -5,12 +5,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/json.h"
 #include "server/http_server.h"
 
 namespace quire::testing {
