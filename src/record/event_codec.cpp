@@ -46,6 +46,9 @@ enum : std::uint8_t {
 // The bits of a request.
 enum : unsigned { kConstraint = 1, kJumps = 2 };
 
+constexpr std::uint64_t kMostHeldBytes = std::uint64_t{1}
+                                         << 40;  // so that those of all waiting ones have a sum
+
 OutputKind usual_output(bool samples) { return samples ? OutputKind::kLast : OutputKind::kNone; }
 
 // The walks write a value's fields, or read them into one that has none, by whether Io is a ByteWriter or a
@@ -125,7 +128,7 @@ void walk_request(auto& io, auto& request, unsigned& bits) {
   io.number(request.min_tokens);
   io.number(request.prompt_output, kNumOutputKinds - 1);
   io.number(bits, kConstraint | kJumps);
-  io.number(request.held_bytes);
+  io.number(request.held_bytes, kMostHeldBytes);
 }
 
 FinishReason finish_of(std::uint8_t code) {

@@ -35,18 +35,18 @@ void for_each_number(Config& config, const F& f) {
   f("blocks_of_states", config.preemption.blocks_of_states);
 }
 
+int whole_number(const Json& value, const char* key) {
+  if (!value.is_number_integer() || value < 0 || value > kMostBlocks) fail("{} is {}", key, describe(value));
+  return value.get<int>();
+}
+
 template <typename T>
 T member(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) fail("{} is missing", key);
+  if constexpr (std::is_same_v<T, int>) return whole_number(*found, key);
   try {
-    if constexpr (std::is_same_v<T, int>) {
-      const auto value = found->get<std::int64_t>();
-      if (value < 0 || value > kMostBlocks || !found->is_number_integer()) fail("{} is {}", key, value);
-      return static_cast<int>(value);
-    } else {
-      return found->get<T>();
-    }
+    return found->get<T>();
   } catch (const Json::exception&) {
     fail("{} is {}", key, describe(*found));
   }
@@ -58,7 +58,9 @@ SchedulerConfig read_scheduler_config(const Json& object) {
   if (!object.is_object()) fail("scheduler is {}; expected an object", describe(object));
   SchedulerConfig config;
   for_each_number(config, [&]<typename T>(const char* key, T& value) { value = member<T>(object, key); });
-  config.layout.windows = member<std::vector<int>>(object, "windows");
+  config.layout.windows.clear();
+  for (const Json& window : member<Json::array_t>(object, "windows"))
+    config.layout.windows.push_back(whole_number(window, "a window"));
   if (config.layout.windows.empty()) fail("windows is an empty list");
   const auto& [block_size, windows, interval] = config.layout;
   if (block_size == 0 || (config.num_state_slots > 0 && (interval == 0 || interval % block_size != 0)))

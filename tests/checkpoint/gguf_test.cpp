@@ -139,6 +139,15 @@ TEST_F(GgufTest, RowsOfHeadsAreInOrderAgain) {
   expect_error([&] { weights.take_linear("lm_head", 3, 32); }, {"output.weight"});
 }
 
+TEST_F(GgufTest, RowsThatAreNoPairsInEachHeadAreRefused) {
+  GgufBuilder builder = sizes("llama");
+  builder.tensor("blk.0.attn_q.bias", {12}, counted(12));
+  const auto model = std::make_shared<const GgufModel>(open(builder));
+  GgufWeights weights(model, read_gguf_config(*model).layout);
+  expect_error([&] { weights.take("model.layers.0.self_attn.q_proj.bias", {12}); },
+               {"blk.0.attn_q.bias", "12 rows", "4 heads"});
+}
+
 TEST_F(GgufTest, ExpertsAreRowsOfOneTensor) {
   GgufBuilder builder = sizes("qwen3moe");
   for (const char* key : {"expert_count", "expert_used_count", "expert_feed_forward_length"})

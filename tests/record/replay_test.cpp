@@ -240,6 +240,9 @@ TEST(RecordingTest, WhatIsNoRecordingIsRefusedByName) {
   std::string other = whole;
   other.replace(other.find("\"version\":1"), 11, "\"version\":9");
   EXPECT_EQ(message(other), "F: of version 9; this program reads version 1");
+  other = whole;
+  other.replace(other.find("\"max_model_len\":200"), 19, "\"max_model_len\":9e9");
+  EXPECT_THAT(message(other), ::testing::HasSubstr("max_model_len is 9"));
   EXPECT_EQ(message(whole + std::string("\1\0\0\0abcdX", 9)),
             format_text("F: in what ends at byte {}: the chunk at byte {} is not what was written",
                         whole.size(), whole.size()));

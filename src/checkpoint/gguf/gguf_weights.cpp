@@ -207,7 +207,12 @@ WeightGroup GgufWeights::take_stored(const Stored& stored, std::vector<std::int6
 }
 
 std::vector<std::int64_t> GgufWeights::order_of(const Stored& stored, std::int64_t n) const {
-  if (stored.heads > 0) return rows_in_order(n, stored.heads);
+  if (stored.heads > 0) {
+    if (n % (2 * stored.heads) != 0)
+      fail("{}: tensor {} has {} rows, which are no pairs in each of {} heads", model_->path(),
+           in_quotes(stored.name), n, stored.heads);
+    return rows_in_order(n, stored.heads);
+  }
   std::vector<std::int64_t> order;
   if (!stored.is_tiled) return order;
   const std::int64_t size = n == layout_.value_heads ? 1 : layout_.value_dim;
