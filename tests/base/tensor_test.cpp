@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-class TensorTest : public testing::Test {
+class TensorTest : public ::testing::Test {
  protected:
   TensorTest() { std::iota(data_.begin(), data_.end(), 0.0F); }
   Tensor tensor(std::initializer_list<std::int64_t> shape) { return {data_.data(), DType::kF32, shape}; }
