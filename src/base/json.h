@@ -4,12 +4,25 @@
 #include "base/json_fwd.h"
 // clang-format on
 
+#include <concepts>
 #include <cstddef>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+namespace nlohmann {
+
+// In place of its own, which may not fail, and make a value of the text.
+template <typename J>
+requires std::same_as<J, quire::Json> || std::same_as<J, quire::OrderedJson>
+bool operator==(const J& value, const char* text) noexcept {
+  const auto* const own = value.template get_ptr<const std::string*>();
+  return own != nullptr && *own == text;
+}
+
+}  // namespace nlohmann
 
 namespace quire {
 

@@ -189,7 +189,7 @@ TEST(JsonTest, ObjectsAroundAValueDoNotMultiplyTheTime) {
   EXPECT_LT(seconds(parse, deep), 6 * seconds(parse, list));
 }
 
-// Everything that a value and its end take, and what becomes of a null.
+// Everything that a value and its end take, what becomes of a null, and what is compared.
 template <typename J>
 void expect_to_survive_failed_allocations() {
   const auto work = [] {
@@ -198,6 +198,7 @@ void expect_to_survive_failed_allocations() {
     value["list"].push_back({{"key", {1, 2}}, {"other", "a text that no small string holds"}});
     J copy = value;
     copy["a"] = J::array({value, {{"c", copy}}});
+    EXPECT_NE(copy["list"][0]["other"], "another text that no small string holds");
   };
   if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has its own operator new";
   int nth = 1;
