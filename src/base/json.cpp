@@ -88,6 +88,17 @@ OrderedJson parse_ordered_json(std::string_view text, std::string_view where, co
   return parse_strict<OrderedJson>(text, where, limits);
 }
 
+bool erase_key(OrderedJson& object, std::string_view key) {
+  if (!object.contains(key)) return false;
+  auto& members = object.get_ref<OrderedJson::object_t&>();
+  OrderedJson::object_t kept;
+  kept.reserve(members.size());
+  for (auto& [name, value] : members)
+    if (name != key) kept.emplace_back(name, std::move(value));
+  members.swap(kept);
+  return true;
+}
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kMaxBytes = 200;
   const Json shown = std::string(text.substr(0, kMaxBytes)) + (text.size() > kMaxBytes ? "..." : "");

@@ -38,6 +38,10 @@ struct JsonLimits {
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 
+// Takes a key out of an object, if it is there, and says so. What nlohmann's own does to a member within its
+// object does not survive that there is no memory.
+bool erase_key(OrderedJson& object, std::string_view key);
+
 // Text of a file as it may stand in a message: in quotes, on one line, nothing but ASCII, cut after 200
 // bytes.
 std::string in_quotes(std::string_view text);

@@ -71,21 +71,21 @@ bool drop_keywords(OrderedJson& schema, bool strict) {
   const auto drop = [&](OrderedJson& within) { dropped |= drop_keywords(within, strict); };
   if (schema.is_array()) std::ranges::for_each(schema, drop);
   if (!schema.is_object()) return dropped;
-  for (const char* key : {"title", "description", "default", "examples"}) schema.erase(key);
+  for (const char* key : {"title", "description", "default", "examples"}) erase_key(schema, key);
   for (const char* key : kUnsupported)
-    if (!strict) dropped |= schema.erase(key) > 0;
+    if (!strict) dropped |= erase_key(schema, key);
   // The opposite of a schema asks for more where that asks for less.
   for (const char* key : {"not", "if"}) {
     const auto found = schema.find(key);
     if (found == schema.end() || !drop_keywords(*found, strict)) continue;
-    schema.erase(key);
+    erase_key(schema, key);
     dropped = true;
   }
   // Of alternatives that exclude each other some may be the same now.
   if (const auto found = schema.find("oneOf"); found != schema.end() && drop_keywords(*found, strict)) {
     dropped = true;
     const OrderedJson any = std::move(*found);
-    schema.erase("oneOf");
+    erase_key(schema, "oneOf");
     if (!schema.contains("anyOf")) schema["anyOf"] = any;
   }
   for (const char* key : {"items", "prefixItems", "additionalItems", "contains", "additionalProperties",

@@ -100,7 +100,7 @@ class ToolGrammar {
       : dialect_(dialect), tool_(tool), written_(written) {
     OrderedJson whole = tool.schema;
     const bool is_needed = point_to_whole(whole);
-    if (whole.is_object()) whole.erase("$id");  // it is no document of its own there
+    if (whole.is_object()) erase_key(whole, "$id");  // it is no document of its own there
     for (const char* key : {"$defs", "definitions"})
       if (whole.contains(key)) definitions_[key] = std::exchange(whole[key], nullptr);
     if (is_needed) definitions_["parameters"] = std::move(whole);
@@ -452,7 +452,7 @@ OrderedJson free_text(const CompiledDialect& dialect) {
     if (!form.at_start())
       text["excludes"].push_back(form.trigger.substr(0, end + (end != std::string::npos)));
   }
-  if (text["excludes"].empty()) text.erase("excludes");
+  if (text["excludes"].empty()) erase_key(text, "excludes");
   if (first.empty()) return text;
   const OrderedJson begun = regex(format_text("\\s*[^\\s{}]", first));
   return optional(Sequence().add(begun).add(std::move(text)).take());

@@ -157,7 +157,7 @@ int quire_engine_new(const char* config, std::size_t size, QuireProgress stopped
   return guarded(out, [&] {
     OrderedJson json = parse(config, size);
     const auto overrides = json.at("hf_overrides").get<std::string>();
-    json.erase("hf_overrides");
+    erase_key(json, "hf_overrides");
     check_hf_overrides(overrides);
     EngineConfig read = python::read_engine_config(json);
     read.stopped = [stopped] { return stopped(0, 0) != 0; };

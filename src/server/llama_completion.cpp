@@ -86,7 +86,7 @@ OrderedJson translate(const JsonFields& fields, const ServedModel& model) {
     if (const OrderedJson* value = fields.find(name)) made[name] = *value;
   for (const auto& [name, ours] : kRenamed)
     if (const OrderedJson* value = fields.find(name)) made[ours] = *value;
-  if (fields.integer("n_probs", 0, model.sampling.max_logprobs).value_or(0) == 0) made.erase("logprobs");
+  if (fields.integer("n_probs", 0, model.sampling.max_logprobs).value_or(0) == 0) erase_key(made, "logprobs");
   const std::int64_t seed = fields.integer("seed", -1, std::numeric_limits<std::int64_t>::max()).value_or(-1);
   if (seed >= 0 && seed != kRandomSeed) made["seed"] = seed;
   if (fields.get("temperature", to_float).value_or(0) < 0) made["temperature"] = 0;  // greedy
@@ -109,7 +109,7 @@ OrderedJson settings_json(const OrderedJson& translated, const LlamaRequest& req
   settings.update(translated);
   for (const auto& [name, ours] : kRenamed) {
     if (const auto found = translated.find(ours); found != translated.end()) settings[name] = *found;
-    settings.erase(ours);
+    erase_key(settings, ours);
   }
   settings["n_predict"] = settings["max_tokens"] = request.max_tokens.value_or(-1);
   settings["samplers"] = {"penalties", "temperature", "min_p", "top_k", "top_p"};

@@ -372,7 +372,7 @@ ChatRequest parse_messages_request(OrderedJson body, const ServedModel& model, b
   if (!builder.loaded.empty()) {  // messages have their definitions
     OrderedJson& tools = request.context["tools"];
     tools.erase(tools.end() - std::ssize(builder.loaded), tools.end());
-    if (tools.empty()) request.context.erase("tools");
+    if (tools.empty()) erase_key(request.context, "tools");
     request.late_tools = std::move(builder.loaded);
   }
   if (outputs) {

@@ -113,7 +113,7 @@ OrderedJson openapi_document(const ServedModel& model, const std::string& root_p
     for (const std::string path : route["paths"])
       paths[path][route["method"].get<std::string>()] = operation(route, path, document["errors"]);
   }
-  for (const char* source : {"words", "routes", "errors"}) document.erase(source);
+  for (const char* source : {"words", "routes", "errors"}) erase_key(document, source);
   return document;
 }
 

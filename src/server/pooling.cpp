@@ -143,7 +143,8 @@ EmbeddingsRequest parse_embeddings_request(const OrderedJson& body, const Served
     return request;
   }
   OrderedJson chat = body;
-  for (const char* name : {"truncation_side", "truncate_prompt_tokens"}) chat.erase(name);  // they are read
+  for (const char* name : {"truncation_side", "truncate_prompt_tokens"})
+    erase_key(chat, name);  // they are read
   if (fields.find("add_generation_prompt") == nullptr) chat["add_generation_prompt"] = false;
   request.chat = parse_chat_request(chat, model);
   return request;

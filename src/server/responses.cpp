@@ -414,7 +414,7 @@ ResponsesRequest parse_responses_request(OrderedJson body, const ResponsesContex
     conversation.add_earlier(request.earlier);
   }
   conversation.add_input(fields.required("input"));
-  body.erase("input");
+  erase_key(body, "input");
   if (to_line(body).size() > kMaxOtherBytes)
     throw ApiError(400, format_text("the request has more than {} bytes beside its input", kMaxOtherBytes));
   OrderedJson messages = conversation.finish(request);

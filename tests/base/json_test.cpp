@@ -211,6 +211,24 @@ TEST(JsonTest, AFailedAllocationIsSurvivedWhereKeysAreAsTheyCame) {
   expect_to_survive_failed_allocations<OrderedJson>();
 }
 
+TEST(JsonTest, TakesAKeyOutAndKeepsTheOrder) {
+  const OrderedJson whole = {
+      {"a key that no small string holds", {1, 2}}, {"b", 3}, {"another such key of many bytes", 4}};
+  OrderedJson object = whole;
+  EXPECT_FALSE(erase_key(object, "c"));
+  EXPECT_TRUE(erase_key(object, "b"));
+  EXPECT_EQ(object.dump(),
+            R"({"a key that no small string holds":[1,2],"another such key of many bytes":4})");
+  if (!testing::kReplacesNew) GTEST_SKIP() << "a sanitizer has its own operator new";
+  int nth = 1;
+  while (testing::fails_at(nth, [&] {
+    OrderedJson copy = whole;
+    erase_key(copy, "a key that no small string holds");
+  }))
+    ++nth;
+  EXPECT_GT(nth, 8);
+}
+
 TEST(JsonTest, QuotedTextIsOneLineOfAsciiAndBounded) {
   EXPECT_EQ(in_quotes("plain"), "\"plain\"");
   EXPECT_EQ(in_quotes("a\nb\x1B[31m\""), "\"a\\nb\\u001b[31m\\\"\"");
