@@ -32,32 +32,41 @@ J parse_strict(std::string_view text, std::string_view where, const JsonLimits& 
   return builder.take();
 }
 
-// Where the system has no memory for what may not fail. What is taken is given back once all of it is free.
-struct Reserve {
-  std::mutex mutex;
-  std::size_t used = 0;
-  std::size_t count = 0;
-  alignas(std::max_align_t) std::byte bytes[std::size_t{64} << 20];
-} reserve;
+// Where the system has no memory for what may not fail.
+constinit std::mutex reserve_mutex;
+constinit std::size_t reserve_used = 0;
+constinit std::size_t reserve_count = 0;  // of parts that are taken
+alignas(std::max_align_t) constinit std::byte reserve[std::size_t{64} << 20] = {};
+
+std::size_t aligned(std::size_t bytes) {
+  constexpr std::size_t kAlignment = alignof(std::max_align_t);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+template <typename J>
+bool is_text(const J& value, std::string_view text) {
+  const auto* const own = value.template get_ptr<const std::string*>();
+  return own != nullptr && *own == text;
+}
 
 }  // namespace
 
 void* allocate_json(std::size_t bytes) {
   if (void* const memory = ::operator new(bytes, std::nothrow)) return memory;
-  constexpr std::size_t kAlignment = alignof(std::max_align_t);
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const std::scoped_lock lock(reserve.mutex);
-  if (bytes > sizeof(reserve.bytes) - reserve.used) throw std::bad_alloc();
-  ++reserve.count;
-  return reserve.bytes + std::exchange(reserve.used, reserve.used + bytes);
+  const std::scoped_lock lock(reserve_mutex);
+  if (aligned(bytes) > sizeof(reserve) - reserve_used) throw std::bad_alloc();
+  ++reserve_count;
+  return reserve + std::exchange(reserve_used, reserve_used + aligned(bytes));
 }
 
-void free_json(void* memory) noexcept {
+void free_json(void* memory, std::size_t bytes) noexcept {
   const std::less<const void*> is_before;
-  if (is_before(memory, reserve.bytes) || !is_before(memory, reserve.bytes + sizeof(reserve.bytes)))
+  if (is_before(memory, reserve) || !is_before(memory, reserve + sizeof(reserve)))
     return ::operator delete(memory);
-  const std::scoped_lock lock(reserve.mutex);
-  if (--reserve.count == 0) reserve.used = 0;
+  const std::scoped_lock lock(reserve_mutex);
+  if (static_cast<std::byte*>(memory) + aligned(bytes) == reserve + reserve_used)
+    reserve_used -= aligned(bytes);
+  if (--reserve_count == 0) reserve_used = 0;
 }
 
 void check_json_text(std::string_view text, std::string_view where, const JsonLimits& limits) {
@@ -130,3 +139,12 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
 }
 
 }  // namespace quire
+
+namespace nlohmann {
+
+bool operator==(const quire::Json& value, const char* text) noexcept { return quire::is_text(value, text); }
+bool operator==(const quire::OrderedJson& value, const char* text) noexcept {
+  return quire::is_text(value, text);
+}
+
+}  // namespace nlohmann

@@ -4,7 +4,6 @@
 #include "base/json_fwd.h"
 // clang-format on
 
-#include <concepts>
 #include <cstddef>
 #include <filesystem>
 #include <limits>
@@ -14,13 +13,9 @@
 
 namespace nlohmann {
 
-// In place of its own, which may not fail, and make a value of the text.
-template <typename J>
-requires std::same_as<J, quire::Json> || std::same_as<J, quire::OrderedJson>
-bool operator==(const J& value, const char* text) noexcept {
-  const auto* const own = value.template get_ptr<const std::string*>();
-  return own != nullptr && *own == text;
-}
+// In place of its own, which may not fail but makes a value of the text.
+bool operator==(const quire::Json& value, const char* text) noexcept;
+bool operator==(const quire::OrderedJson& value, const char* text) noexcept;
 
 }  // namespace nlohmann
 
@@ -38,8 +33,8 @@ struct JsonLimits {
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
 
-// Takes a key out of an object, if it is there, and says so. What nlohmann's own does to a member within its
-// object does not survive that there is no memory.
+// Takes a key out of an object, if it is there, and says so. nlohmann's own makes what follows anew in place,
+// and destroys a member twice where memory ends.
 bool erase_key(OrderedJson& object, std::string_view key);
 
 // Text of a file as it may stand in a message: in quotes, on one line, nothing but ASCII, cut after 200

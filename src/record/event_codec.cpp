@@ -46,8 +46,8 @@ enum : std::uint8_t {
 // The bits of a request.
 enum : unsigned { kConstraint = 1, kJumps = 2 };
 
-constexpr std::uint64_t kMostHeldBytes = std::uint64_t{1}
-                                         << 40;  // so that those of all waiting ones have a sum
+// So that those of all that wait have a sum.
+constexpr std::uint64_t kMostHeldBytes = std::uint64_t{1} << 40;
 
 OutputKind usual_output(bool samples) { return samples ? OutputKind::kLast : OutputKind::kNone; }
 

@@ -35,21 +35,24 @@ void for_each_number(Config& config, const F& f) {
   f("blocks_of_states", config.preemption.blocks_of_states);
 }
 
-int whole_number(const Json& value, const char* key) {
-  if (!value.is_number_integer() || value < 0 || value > kMostBlocks) fail("{} is {}", key, describe(value));
-  return value.get<int>();
+template <typename T>
+T to_value(const Json& value, const char* key) {
+  constexpr bool kIsWhole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+  if ((kIsWhole && !value.is_number_integer()) ||
+      (std::is_same_v<T, int> && (value < 0 || value > kMostBlocks)))
+    fail("{} is {}", key, describe(value));
+  try {
+    return value.get<T>();
+  } catch (const Json::exception&) {
+    fail("{} is {}", key, describe(value));
+  }
 }
 
 template <typename T>
 T member(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) fail("{} is missing", key);
-  if constexpr (std::is_same_v<T, int>) return whole_number(*found, key);
-  try {
-    return found->get<T>();
-  } catch (const Json::exception&) {
-    fail("{} is {}", key, describe(*found));
-  }
+  return to_value<T>(*found, key);
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ SchedulerConfig read_scheduler_config(const Json& object) {
   for_each_number(config, [&]<typename T>(const char* key, T& value) { value = member<T>(object, key); });
   config.layout.windows.clear();
   for (const Json& window : member<Json::array_t>(object, "windows"))
-    config.layout.windows.push_back(whole_number(window, "a window"));
+    config.layout.windows.push_back(to_value<int>(window, "a window"));
   if (config.layout.windows.empty()) fail("windows is an empty list");
   const auto& [block_size, windows, interval] = config.layout;
   if (block_size == 0 || (config.num_state_slots > 0 && (interval == 0 || interval % block_size != 0)))

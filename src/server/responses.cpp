@@ -166,7 +166,7 @@ OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
   const auto text = fields.object("text");
   if (auto format = text ? text->get("format", to_object) : std::nullopt) {
     if (format->value("type", OrderedJson()) == "json_schema") {
-      format->erase("type");
+      erase_key(*format, "type");
       format = {{"type", "json_schema"}, {"json_schema", *std::move(format)}};
     }
     chat["response_format"] = *std::move(format);

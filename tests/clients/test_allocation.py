@@ -36,7 +36,8 @@ REQUESTS = {
         "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}),
     "regex": ("/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "[ab]{2,#}("}}),
     "embeddings": ("/v1/embeddings", {"input": ["a", "b c"]}),
-    "responses": ("/v1/responses", {"input": "Hello", "max_output_tokens": 5}),
+    "responses": ("/v1/responses", {"input": "Hello", "max_output_tokens": 5, "text": {"format": {
+        "type": "json_schema", "name": "x", "description": "a text of some length", "schema": SCHEMA}}}),
     "messages": ("/v1/messages", {"messages": HELLO, "max_tokens": 5}),
     "refused": ("/v1/completions", {"prompt": "x", "max_tokens": "many"}),
 }

@@ -240,9 +240,13 @@ TEST(RecordingTest, WhatIsNoRecordingIsRefusedByName) {
   std::string other = whole;
   other.replace(other.find("\"version\":1"), 11, "\"version\":9");
   EXPECT_EQ(message(other), "F: of version 9; this program reads version 1");
-  other = whole;
-  other.replace(other.find("\"max_model_len\":200"), 19, "\"max_model_len\":9e9");
-  EXPECT_THAT(message(other), ::testing::HasSubstr("max_model_len is 9"));
+  const auto with = [&](const std::string& member, const std::string& in_place) {
+    std::string changed = whole;
+    return message(changed.replace(changed.find(member), member.size(), in_place));
+  };
+  EXPECT_EQ(with("\"max_model_len\":200", "\"max_model_len\":9e9"), "F: max_model_len is 9000000000.0");
+  EXPECT_EQ(with("\"started\":0,\"with", "\"started\":1e9,\"wi"), "F: started is 1000000000.0");
+  EXPECT_EQ(with("\"windows\":[0],\"prior", "\"windows\":[1e9],\"pri"), "F: a window is 1000000000.0");
   EXPECT_EQ(message(whole + std::string("\1\0\0\0abcdX", 9)),
             format_text("F: in what ends at byte {}: the chunk at byte {} is not what was written",
                         whole.size(), whole.size()));
