@@ -39,6 +39,6 @@ for program in build/asan/bin/fuzz_*; do
   name=${program##*/fuzz_}
   found=build/asan/tests/fuzz/$name
   printf '%s: ' "$name"
-  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -dict=build/asan/tests/fuzz/dictionary \
+  "$program" -max_total_time="$seconds" -rss_limit_mb=4096 -dict="build/asan/tests/fuzz/dictionary.$name" \
     -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/$name" 2>&1 | tail -n 1
 done
