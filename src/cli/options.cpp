@@ -169,6 +169,7 @@ ModelFiles EngineOptions::open() {
 bool EngineOptions::follows() {
   check_processes(config);
   if (!is_follower()) return false;
+  source.interruptible = false;
   std::signal(SIGINT, SIG_IGN);  // mpirun sends them to all; rank 0 says when to end
   std::signal(SIGTERM, SIG_IGN);
   try {

@@ -65,7 +65,10 @@ class Download {
     const std::optional<std::string> cached = cache_.commit_of(model_.revision);
     const bool whole = cached && is_whole(*cached);
     if (settings_.offline && !whole) fail_offline(cached);
-    if (settings_.offline || (whole && is_commit(model_.revision))) return found(*cached);
+    // A commit is what it was; but a program that needed no tokenizer may have left it without one.
+    const bool is_settled = whole && is_commit(model_.revision) &&
+                            (!model_.gguf.empty() || cache_.has(*cached, "tokenizer.json"));
+    if (settings_.offline || is_settled) return found(*cached);
     HubRevision revision;
     try {
       revision = ask_revision(whole ? 1 : settings_.max_attempts);
@@ -210,7 +213,10 @@ class Download {
       total_ -= static_cast<std::int64_t>(item.file.size);
       return;
     }
-    PartialFile partial(blob, item.file.etag, item.file.size, [this](std::int64_t bytes) { done_ += bytes; });
+    PartialFile partial(blob, item.file.etag, item.file.size, [this](std::int64_t bytes) {
+      if (stop_) throw Stopped();  // a long part that was there is read first
+      done_ += bytes;
+    });
     // A part that was there before may be what is wrong; that it is wrong twice is the hub's doing.
     for (int attempt = partial.size() > 0 ? 0 : 1; attempt < 2; ++attempt) {
       client.fetch(commit, item.name, partial);

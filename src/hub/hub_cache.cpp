@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "checkpoint/gguf/gguf_name.h"
 #include "checkpoint/weight_index.h"
 
@@ -38,8 +39,8 @@ fs::path temporary_beside(fs::path path) {
   return path;
 }
 
-// The files of huggingface_hub's own list of a commit's, where it left one.
-std::vector<std::string> listed_files(const fs::path& list) {
+// The files of huggingface_hub's own list of a commit's, where it left one that this user can read.
+std::vector<std::string> listed_files(const fs::path& list) try {
   std::vector<std::string> names;
   std::error_code ec;
   if (!fs::exists(list, ec)) return names;
@@ -48,6 +49,9 @@ std::vector<std::string> listed_files(const fs::path& list) {
   if (files == object.end() || !files->is_object()) return names;
   for (const auto& file : files->items()) names.push_back(file.key());
   return names;
+} catch (const Error& e) {
+  log_info("{}; it is done without", e.what());
+  return {};
 }
 
 constexpr std::string_view kEnding = ".gguf";
@@ -98,8 +102,7 @@ std::optional<std::string> HubCache::commit_of(const std::string& revision) cons
   if (!fs::exists(ref, ec)) return std::nullopt;
   std::string commit = read_text_file(ref, 1024);
   while (commit.ends_with('\n')) commit.pop_back();
-  if (!is_commit(commit)) fail("{}: holds {}, which is no commit", ref.string(), in_quotes(commit));
-  return commit;
+  return is_commit(commit) ? std::optional(commit) : std::nullopt;  // it may be empty after a loss of power
 }
 
 void HubCache::set_commit(const std::string& revision, const std::string& commit) const {

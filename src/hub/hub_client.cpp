@@ -1,7 +1,6 @@
 #include "hub/hub_client.h"
 
 #include <algorithm>
-#include <exception>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -61,6 +60,10 @@ std::string HubClient::file_url(const std::string& commit, const std::string& fi
   return url;
 }
 
+bool HubClient::is_home(const std::string& url) const {
+  return same_origin(url, settings_.endpoint) || same_origin(url, settings_.mirrored);
+}
+
 HttpOutcome HubClient::request(HttpCall call, bool home_only) {
   std::map<std::string, std::string> linked;  // what the hub says of a file that it has elsewhere
   bool at_home = true;
@@ -69,7 +72,7 @@ HttpOutcome HubClient::request(HttpCall call, bool home_only) {
   for (int hop = 0;; ++hop) {
     HttpCall next = call;
     // Once away from home it is not trusted again, wherever a redirect leads.
-    at_home = at_home && same_origin(next.url, settings_.endpoint);
+    at_home = at_home && is_home(next.url);
     if (at_home && !settings_.token.empty())
       next.headers.push_back("Authorization: Bearer " + settings_.token);
     next.stall_timeout = settings_.stall_timeout;
@@ -85,7 +88,7 @@ HttpOutcome HubClient::request(HttpCall call, bool home_only) {
     if (!at_home && outcome.status == 403) outcome.error = "HTTP 403 from the hub's storage";
     const bool leads_on = is_redirect(outcome.status) && !location.empty();
     const std::string url = leads_on ? join_url(call.url, location) : "";
-    if (!leads_on || (home_only && !same_origin(url, settings_.endpoint))) {
+    if (!leads_on || (home_only && !is_home(url))) {
       for (const auto& [name, value] : linked) outcome.headers[name] = value;
       return outcome;
     }

@@ -21,8 +21,8 @@ struct HubFile {
   std::uint64_t size = 0;
 };
 
-// Asks the hub for one model, again where asking again may help. The token goes to the hub's own host alone;
-// a redirect from https to http is not followed. Each call throws Error for a refusal, or when the hub stays
+// Asks the hub for one model, again where asking again may help. The token goes to the hub's own host alone,
+// and to huggingface.co where that leads there; a redirect from https to http is not followed. Each call throws Error for a refusal, or when the hub stays
 // silent, and Stopped when `stopped` says so. For one thread.
 class HubClient {
  public:
@@ -37,6 +37,8 @@ class HubClient {
 
  private:
   std::string file_url(const std::string& commit, const std::string& file) const;
+  // Of the hub, or of the one that it may be a mirror of, where some mirrors lead.
+  bool is_home(const std::string& url) const;
   // One request and what it is redirected to; with home_only as far as that is on the hub's own host.
   HttpOutcome request(HttpCall call, bool home_only = false);
   // As often as it takes: `attempt` makes a request. What makes `progress` grow is no attempt in vain.

@@ -9,6 +9,7 @@ namespace quire {
 // Where models come from and where they are kept.
 struct HubSettings {
   std::string endpoint = "https://huggingface.co";  // without a slash at its end
+  std::string mirrored = "https://huggingface.co";  // where an endpoint may lead that is a mirror
   std::string token;                                // empty: none
   std::filesystem::path cache;                      // holds a folder models--ORG--NAME for each model
   bool offline = false;                             // nothing is asked of the network

@@ -18,7 +18,8 @@ namespace {
 bool launched_with_others() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     if (const char* size = std::getenv(name)) return std::string_view(size) != "1";
-  return std::getenv("PMIX_RANK") != nullptr;
+  const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  return std::getenv("PMIX_RANK") != nullptr && (tasks == nullptr || std::string_view(tasks) != "1");
 }
 
 std::unique_ptr<Processes> open_processes() {

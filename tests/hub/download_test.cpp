@@ -177,6 +177,39 @@ TEST_F(DownloadTest, OfflineTheListOfHuggingfaceHubTellsWhatIsMissing) {
       << R"({"format_version":1,"files":{"config.json":{"size":1},"tokenizer.json":{"size":1},"a.bin":{}}})";
   settings_.offline = true;
   expect_failure({"no tokenizer.json in"});
+  std::ofstream(model_folder() / "trees" / (kMain + ".json")) << "{";  // cut off, or another user's
+  EXPECT_TRUE(has_model());
+  EXPECT_EQ(find(), snapshot);
+}
+
+TEST_F(DownloadTest, ACommitWithoutATokenizerIsCompleted) {
+  const fs::path snapshot = find();
+  fs::remove(snapshot / "tokenizer.json");
+  EXPECT_EQ(find_at(kMain), snapshot);
+  EXPECT_TRUE(fs::exists(snapshot / "tokenizer.json"));
+}
+
+TEST_F(DownloadTest, ABranchWithoutItsCommitIsAskedForAgain) {
+  const fs::path snapshot = find();
+  std::ofstream(model_folder() / "refs" / "main") << "";
+  EXPECT_EQ(find(), snapshot);
+  EXPECT_EQ(read(model_folder() / "refs" / "main"), kMain);
+}
+
+TEST_F(DownloadTest, AMirrorMayLeadToWhatItMirrors) {
+  settings_.token = "hf_secret";
+  FakeHub mirror;
+  mirror.files = hub_.files;
+  mirror.intercept = [&](const HubConnection& connection, const HubRequest& request) {
+    if (request.target.find("/resolve/") == std::string::npos) return false;
+    return connection.answer(308, "Location: " + hub_.url() + request.target + "\r\n");
+  };
+  settings_.mirrored = hub_.url();
+  settings_.endpoint = mirror.url();
+  EXPECT_EQ(read(find() / "model.safetensors"), weights_);
+  for (const HubRequest& request : hub_.requests())
+    EXPECT_EQ(request.header("authorization"), request.at_storage ? "" : "Bearer hf_secret");
+  mirror.settle();
 }
 
 TEST_F(DownloadTest, ABranchThatMovedIsFollowedAndTheOldSnapshotKept) {

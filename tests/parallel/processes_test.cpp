@@ -115,7 +115,8 @@ TEST_F(ProcessesTest, GiveUpWaitingForWhoIsLost) {
 // What a launcher's environment says, of a process that none started.
 class StartedProcessesTest : public ::testing::Test {
  protected:
-  static constexpr std::array kVariables{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
+  static constexpr std::array kVariables{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK",
+                                             "SLURM_STEP_NUM_TASKS"};
   void SetUp() override {
     for (const char* name : kVariables) {
       if (std::getenv(name) != nullptr) GTEST_SKIP() << "started by mpirun";
@@ -130,6 +131,9 @@ TEST_F(StartedProcessesTest, AreNoneWhereAProcessWasStartedAlone) {
   EXPECT_EQ(started_processes(), nullptr);
   ::setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
   ::setenv("PMIX_RANK", "0", 1);
+  EXPECT_EQ(started_processes(), nullptr);
+  ::unsetenv("OMPI_COMM_WORLD_SIZE");
+  ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);
   EXPECT_EQ(started_processes(), nullptr);
 }
 
