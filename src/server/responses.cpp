@@ -163,6 +163,7 @@ OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
   translate_tools(fields, chat);
   if (const auto reasoning = fields.object("reasoning"))
     if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
+  if (fields.asks("response_format")) refuse("response_format", "is text.format here");
   const auto text = fields.object("text");
   if (auto format = text ? text->get("format", to_object) : std::nullopt) {
     if (format->value("type", OrderedJson()) == "json_schema") {
@@ -196,7 +197,7 @@ std::string echo_of(const JsonFields& fields, const ResponsesRequest& request) {
           "tool_choice": "auto", "tools": [], "truncation": "disabled", "user": null})");
   for (auto& [name, value] : echo.items())
     if (const OrderedJson* given = fields.find(name)) value = *given;
-  if (!echo["text"].contains("format")) echo["text"]["format"] = {{"type", "text"}};
+  if (echo["text"].value("format", OrderedJson()).is_null()) echo["text"]["format"] = {{"type", "text"}};
   // As numbers and flags, which may have come as texts.
   if (fields.find("max_output_tokens") != nullptr) echo["max_output_tokens"] = *request.chat.max_tokens;
   echo["parallel_tool_calls"] = fields.boolean("parallel_tool_calls").value_or(true);

@@ -188,6 +188,7 @@ TEST_F(ResponsesRequestTest, TheAnswerEchoesWhatWasAsked) {
   EXPECT_EQ(echo("\"store\": false")["store"], false);
   EXPECT_EQ(echo(R"("text": {"verbosity": "low"})")["text"].dump(),
             R"({"verbosity":"low","format":{"type":"text"}})");
+  EXPECT_EQ(echo(R"("text": {"format": null})")["text"].dump(), R"({"format":{"type":"text"}})");
 }
 
 TEST_F(ResponsesRequestTest, WhatIsWrongIsSaidInItsOwnFields) {
@@ -200,6 +201,8 @@ TEST_F(ResponsesRequestTest, WhatIsWrongIsSaidInItsOwnFields) {
                  "tools[0].parameters is 1");
   expect_refused(R"("max_output_tokens": 0)", "max_output_tokens", "max_output_tokens is 0");
   expect_refused(R"("reasoning": {"effort": "huge"})", "reasoning.effort", "reasoning.effort is \"huge\"");
+  expect_refused(R"("response_format": {"type": "json_object"})", "response_format",
+                 "response_format is text.format here");
   expect_refused(R"("text": {"format": {"type": "xml"}})", "text.format", "text.format of type \"xml\"");
   expect_refused(R"("text": {"format": {"type": "json_schema"}})", "text.format.schema",
                  "text.format.schema is missing");

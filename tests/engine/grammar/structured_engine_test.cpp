@@ -237,6 +237,7 @@ TEST_F(SlowCompilationTest, HoldsUpNobodyElse) {
   EXPECT_EQ(output_of(engine_, std::move(plain)).finish_reason, FinishReason::kLength);
   EXPECT_EQ(engine_.stats().scheduler.num_waiting, 2);
   EXPECT_EQ(engine_.stats().scheduler.num_queued_requests, 2);
+  EXPECT_GE(engine_.stats().scheduler.num_queued_tokens, 2);
   go_on_.set_value();
   EXPECT_EQ(slow.get().outputs[0].token_ids, same.get().outputs[0].token_ids);
   EXPECT_EQ(num_compiled_, 2) << "what was asked for twice is compiled once";
