@@ -102,11 +102,11 @@ OrderedJson translate(const JsonFields& fields, const ServedModel& model) {
 
 // generation_settings, of what was translated.
 OrderedJson settings_json(const OrderedJson& translated, const LlamaRequest& request) {
-  OrderedJson settings = {{"seed", kRandomSeed}, {"stop", OrderedJson::array()},
-                          {"stream", false},     {"ignore_eos", false},
-                          {"grammar", ""},       {"n_probs", 0},
+  OrderedJson settings = {{"seed", kRandomSeed}, {"stop", nullptr}, {"stream", false},
+                          {"ignore_eos", false}, {"grammar", ""},   {"n_probs", 0},
                           {"repeat_last_n", -1}};
   settings.update(translated);
+  settings["stop"] = request.params.stop;  // also one text is a list
   for (const auto& [name, ours] : kRenamed) {
     if (const auto found = translated.find(ours); found != translated.end()) settings[name] = *found;
     erase_key(settings, ours);

@@ -69,6 +69,8 @@ TEST(LlamaRequestTest, FieldsHaveTheNamesOfLlamaCpp) {
   EXPECT_EQ(request.settings["repeat_penalty"], 1.5);
   EXPECT_EQ(request.settings["n_predict"], 5);
   EXPECT_FALSE(request.settings.contains("repetition_penalty"));
+  EXPECT_EQ(parse_llama(R"({"prompt": "x", "stop": "a"})").settings["stop"].dump(), R"(["a"])");
+  EXPECT_EQ(parse_llama(R"({"prompt": "x"})").settings["stop"].dump(), "[]");
   for (const char* seed : {"-1", "4294967295"})
     EXPECT_FALSE(llama_with(format_text("\"seed\": {}", seed)).params.seed) << seed;
   EXPECT_EQ(llama_with("\"max_tokens\": 4").max_tokens, 4);
