@@ -109,6 +109,7 @@ class Conversation {
 void check_response_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
                               "moderation", "prompt_logprobs", "return_token_ids"});
+  if (fields.asks("response_format")) refuse("response_format", "is text.format here");
   fields.choice("truncation", {"disabled"});
   fields.integer("n", 1, 1);
   for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})
@@ -163,7 +164,6 @@ OrderedJson to_chat_body(OrderedJson body, OrderedJson messages) {
   translate_tools(fields, chat);
   if (const auto reasoning = fields.object("reasoning"))
     if (const OrderedJson* effort = reasoning->find("effort")) chat["reasoning_effort"] = *effort;
-  if (fields.asks("response_format")) refuse("response_format", "is text.format here");
   const auto text = fields.object("text");
   if (auto format = text ? text->get("format", to_object) : std::nullopt) {
     if (format->value("type", OrderedJson()) == "json_schema") {
