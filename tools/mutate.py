@@ -27,7 +27,7 @@ AREAS = {
     "engine": (["src/engine/*.cpp"],
                {"engine_tests": "-*Golden/*:*Quantized*:*Families/*:*Pairs/*", "beams_tests": "*"}),
     "sampling": (["src/runner/sampler.cpp", "src/ops/reference/logits_rows.cpp"],
-                 {"parity_tests": "*", "runner_tests": "*", "engine_tests": "*Sampling*:*LogProb*"}),
+                 {"parity_tests": "*", "runner_tests": "*", "engine_tests": "*Sampling*:*Logprob*:*Structured*-Pairs/*"}),
     "ops": (["src/ops/reference/*.cpp"], {"parity_tests": "*", "engine_tests": "*Golden/*float32*"}),
     "tokenizer": (["src/tokenizer/*.cpp"], {"tokenizer_tests": "*"}),
     "checkpoint": (["src/checkpoint/*.cpp", "src/checkpoint/*/*.cpp"],
