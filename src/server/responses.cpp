@@ -109,7 +109,8 @@ class Conversation {
 void check_response_fields(const JsonFields& fields) {
   refuse_unsupported(fields, {"background", "conversation", "prompt", "max_tool_calls", "context_management",
                               "moderation", "prompt_logprobs", "return_token_ids"});
-  if (fields.asks("response_format")) refuse("response_format", "is text.format here");
+  if (fields.asks("response_format"))
+    throw ApiError(400, "\"response_format\" is text.format here", "text.format");
   fields.choice("truncation", {"disabled"});
   fields.integer("n", 1, 1);
   for (const char* name : {"user", "safety_identifier", "prompt_cache_key", "service_tier"})

@@ -80,6 +80,17 @@ TEST(BlockTableTest, AForkCopiesThePartlyFilledBlockBeforeItWrites) {
   EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 1}));
 }
 
+TEST(BlockTableTest, ASharedBlockThatIsWrittenFromItsBeginningIsNotCopied) {
+  BlockPool pool(4);
+  BlockTable table(pool, kLayout);
+  std::vector<BlockCopy> copies;
+  table.prepare_write(0, 12, copies);
+  BlockTable fork(table);
+  EXPECT_EQ(fork.prepare_write(8, 9, copies), 1);
+  EXPECT_TRUE(copies.empty());
+  EXPECT_EQ(ids(fork), (std::vector<BlockId>{0, 2}));
+}
+
 TEST(BlockTableTest, AForkAtABlockBorderCopiesNothing) {
   BlockPool pool(3);
   BlockTable table(pool, kLayout);

@@ -201,8 +201,8 @@ TEST_F(ResponsesRequestTest, WhatIsWrongIsSaidInItsOwnFields) {
                  "tools[0].parameters is 1");
   expect_refused(R"("max_output_tokens": 0)", "max_output_tokens", "max_output_tokens is 0");
   expect_refused(R"("reasoning": {"effort": "huge"})", "reasoning.effort", "reasoning.effort is \"huge\"");
-  expect_refused(R"("response_format": {"type": "json_object"})", "response_format",
-                 "response_format is text.format here");
+  expect_refused(R"("response_format": {"type": "json_object"})", "text.format",
+                 "\"response_format\" is text.format here");
   expect_refused(R"("text": {"format": {"type": "xml"}})", "text.format", "text.format of type \"xml\"");
   expect_refused(R"("text": {"format": {"type": "json_schema"}})", "text.format.schema",
                  "text.format.schema is missing");
