@@ -22,8 +22,9 @@ struct HubFile {
 };
 
 // Asks the hub for one model, again where asking again may help. The token goes to the hub's own host alone,
-// and to huggingface.co where that leads there; a redirect from https to http is not followed. Each call throws Error for a refusal, or when the hub stays
-// silent, and Stopped when `stopped` says so. For one thread.
+// and to huggingface.co where that leads there; a redirect from https to http is not followed. Each call
+// throws Error for a refusal, or when the hub stays silent, and Stopped when `stopped` says so. For one
+// thread.
 class HubClient {
  public:
   // Both outlive it.

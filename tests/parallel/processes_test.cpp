@@ -116,7 +116,7 @@ TEST_F(ProcessesTest, GiveUpWaitingForWhoIsLost) {
 class StartedProcessesTest : public ::testing::Test {
  protected:
   static constexpr std::array kVariables{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK",
-                                             "SLURM_STEP_NUM_TASKS"};
+                                         "SLURM_STEP_NUM_TASKS"};
   void SetUp() override {
     for (const char* name : kVariables) {
       if (std::getenv(name) != nullptr) GTEST_SKIP() << "started by mpirun";
