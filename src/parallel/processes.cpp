@@ -14,7 +14,8 @@ namespace quire {
 namespace {
 
 // Whether a launcher started several processes, of which this is one. Open MPI and MPICH (Intel MPI, too)
-// tell the number; launchers that speak PMIx alone, such as srun, may not: then MPI has to be asked.
+// tell the number; launchers that speak PMIx alone, such as srun, may not: then MPI has to be asked, but
+// where Slurm tells of one task.
 bool launched_with_others() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     if (const char* size = std::getenv(name)) return std::string_view(size) != "1";

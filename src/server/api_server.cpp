@@ -138,7 +138,8 @@ bool is_open(std::string_view path) {
 }
 
 void check_content_type(const HttpRequest& request) {
-  if (const auto coding = request.header("Content-Encoding"); coding && *coding != "identity")
+  const auto coding = request.header("Content-Encoding");
+  if (coding && !boost::beast::iequals(*coding, "identity"))
     throw ApiError(415, format_text("Content-Encoding is {}; it must be identity", in_quotes(*coding)));
   constexpr std::string_view kJson = "application/json";
   const auto type = request.header("Content-Type");

@@ -146,8 +146,8 @@ TEST_P(CodedCacheTest, DiffersFromHuggingFaceByWhatTheRoundingMakes) {
     config.tensor_parallel_size = ranks;
     double error = 0;
     verify(config, [&](const VerifyResult& result) { error = std::max(error, result.error); });
-    // Other activations are rounded to other codes here and there, and go to other experts.
-    EXPECT_NEAR(error, expected, dtype == "float32" ? 0.05 * expected : 0.01 + 0.35 * expected) << cache;
+    // Other activations are rounded to other codes here and there.
+    EXPECT_NEAR(error, expected, dtype == "float32" ? 0.05 * expected : 0.01 + 0.3 * expected) << cache;
   }
 }
 

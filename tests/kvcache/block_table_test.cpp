@@ -63,31 +63,33 @@ TEST(BlockTableTest, GivesItsTailBackFirst) {
   EXPECT_EQ(pool.allocate(), 0);
 }
 
-TEST(BlockTableTest, AForkCopiesThePartlyFilledBlockBeforeItWrites) {
-  BlockPool pool(4);
-  BlockTable table(pool, kLayout);
-  std::vector<BlockCopy> copies;
-  table.prepare_write(0, 12, copies);
-  BlockTable fork(table);
-  EXPECT_EQ(ids(fork), ids(table));
-  EXPECT_EQ(pool.num_free(), 2);
+// A table of a block and a half, which is forked.
+class ForkedTableTest : public ::testing::Test {
+ protected:
+  ForkedTableTest() { table_.prepare_write(0, 12, copies_); }
 
-  EXPECT_EQ(fork.prepare_write(12, 13, copies), 1);
-  EXPECT_EQ(copies, (std::vector<BlockCopy>{{1, 2}}));
+  BlockPool pool_{4};
+  BlockTable table_{pool_, kLayout};
+  std::vector<BlockCopy> copies_;
+};
+
+TEST_F(ForkedTableTest, CopiesThePartlyFilledBlockBeforeItWrites) {
+  BlockTable fork(table_);
+  EXPECT_EQ(ids(fork), ids(table_));
+  EXPECT_EQ(pool_.num_free(), 2);
+
+  EXPECT_EQ(fork.prepare_write(12, 13, copies_), 1);
+  EXPECT_EQ(copies_, (std::vector<BlockCopy>{{1, 2}}));
   EXPECT_EQ(ids(fork), (std::vector<BlockId>{0, 2}));
-  EXPECT_EQ(table.prepare_write(12, 13, copies), 2);  // alone again: nothing to copy
-  EXPECT_EQ(copies.size(), 1U);
-  EXPECT_EQ(ids(table), (std::vector<BlockId>{0, 1}));
+  EXPECT_EQ(table_.prepare_write(12, 13, copies_), 2);  // alone again: nothing to copy
+  EXPECT_EQ(copies_.size(), 1U);
+  EXPECT_EQ(ids(table_), (std::vector<BlockId>{0, 1}));
 }
 
-TEST(BlockTableTest, ASharedBlockThatIsWrittenFromItsBeginningIsNotCopied) {
-  BlockPool pool(4);
-  BlockTable table(pool, kLayout);
-  std::vector<BlockCopy> copies;
-  table.prepare_write(0, 12, copies);
-  BlockTable fork(table);
-  EXPECT_EQ(fork.prepare_write(8, 9, copies), 1);
-  EXPECT_TRUE(copies.empty());
+TEST_F(ForkedTableTest, CopiesNothingOfABlockThatItWritesFromItsBeginning) {
+  BlockTable fork(table_);
+  EXPECT_EQ(fork.prepare_write(8, 9, copies_), 1);
+  EXPECT_TRUE(copies_.empty());
   EXPECT_EQ(ids(fork), (std::vector<BlockId>{0, 2}));
 }
 

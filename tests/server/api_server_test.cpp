@@ -217,7 +217,7 @@ TEST_F(ApiServerTest, RefusesWhatItDoesNotHave) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
       "Content-Length: 2\r\n\r\n{}";
   EXPECT_EQ(ask(form).status, 415);
-  for (const auto& [coding, status] : {std::pair("gzip", 415), {"identity", 400}}) {
+  for (const auto& [coding, status] : {std::pair("gzip", 415), {"Identity", 400}}) {
     EXPECT_EQ(ask("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: " +
                   std::string(coding) + "\r\nContent-Length: 2\r\n\r\n{}")
                   .status,
