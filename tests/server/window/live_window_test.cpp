@@ -14,7 +14,12 @@ class LiveWindowTest : public ApiServerTest {
  protected:
   void open(const ApiServerConfig& config = quiet(), bool with_text = false) {
     listen(config);
-    load();
+    EngineHooks hooks;
+    hooks.fault = [](EngineStage stage, SequenceId) {
+      if (stage == EngineStage::kSubmit && is_slow_)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    };
+    load(small(), std::move(hooks));
     server_->show(make_window(*engine_, {.model = "toy", .with_text = with_text}));
   }
   // The next event's JSON.
@@ -31,6 +36,17 @@ class LiveWindowTest : public ApiServerTest {
     while (!condition(state) && !has_state(state, "ended")) state.merge_patch(next(client));
     return state;
   }
+  // What is shown while the engine decodes a long completion, which the client asks for. Frames are far
+  // apart: at its own speed it might begin and end between two.
+  Json show_decoding(HttpClient& client, HttpClient& watcher, Json state) {
+    is_slow_ = true;
+    client.send(post_json("/v1/completions", kLongCompletion));
+    state = follow(watcher, std::move(state), [](const Json& frame) { return has_state(frame, "decoding"); });
+    is_slow_ = false;
+    return state;
+  }
+
+  static inline std::atomic<bool> is_slow_ = false;  // each step takes 20 ms
 };
 
 TEST_F(LiveWindowTest, ThePageAndItsFilesNeedNoKeyAndLoadNothingFromElsewhere) {
@@ -67,15 +83,13 @@ TEST_F(LiveWindowTest, FollowsASequenceFromItsPromptToItsEnd) {
   open();
   HttpClient watcher = connect();
   watcher.send(get("/window/state"));
-  Json first = next(watcher);
+  const Json first = next(watcher);
   EXPECT_EQ(first.at("about").at("model"), "toy");
   EXPECT_EQ(first.at("blocks").size(), first.at("about").at("blocks").get<std::size_t>());
   EXPECT_TRUE(first.at("sequences").empty());
 
   HttpClient client = connect();
-  client.send(post_json("/v1/completions", kLongCompletion));
-  const Json decoding =
-      follow(watcher, std::move(first), [](const Json& frame) { return has_state(frame, "decoding"); });
+  const Json decoding = show_decoding(client, watcher, first);
   const Json& sequence = decoding.at("sequences").begin().value();
   ASSERT_EQ(sequence.at("state"), "decoding");
   EXPECT_GT(sequence.at("prompt"), 0);
@@ -107,9 +121,8 @@ TEST_F(LiveWindowTest, TextsAreShownOnlyWhereTheyAreAskedFor) {
   HttpClient watcher = connect();
   watcher.send(get("/window/state"));
   HttpClient client = connect();
-  client.send(post_json("/v1/completions", kLongCompletion));
-  const Json frame =
-      follow(watcher, next(watcher), [](const Json& state) { return has_state(state, "decoding"); });
+  const Json frame = show_decoding(client, watcher, next(watcher));
+  ASSERT_TRUE(has_state(frame, "decoding"));
   EXPECT_NE(frame.at("sequences").begin().value().at("text"), "");
 }
 
