@@ -41,7 +41,7 @@ Limits limits_of(const Engine& engine) {
   // Gated DeltaNet makes more of a rounding (docs/decisions.md); its states alone have three dimensions.
   const auto is_matrix = [](const std::vector<std::int64_t>& shape) { return shape.size() == 3; };
   if (engine.config().dtype == DType::kBF16 && std::ranges::any_of(engine.config().cache.fixed, is_matrix))
-    limits = {8e-2, 3.5e-2};
+    limits = {8e-2, 4e-2};
   const std::filesystem::path path = engine.model_directory() / "tolerance.json";
   if (std::error_code ec; rounds_inputs && std::filesystem::exists(path, ec)) {
     if (const auto looser = ConfigObject::read_file(path).find_object("activations"))
