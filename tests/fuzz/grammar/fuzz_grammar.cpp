@@ -1,6 +1,7 @@
 // Schemas, regular expressions, rules, choices and structural tags from arbitrary bytes: the first byte
 // chooses which, the second where a walk begins. Each mask on the walk must be the naive one, of every token
-// tried.
+// tried, also once a token was taken back; a token is forced exactly if it is the only one.
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -21,7 +22,14 @@ void walk(const grammar::Source& source, unsigned seed) {
   for (int step = 0; step < 4 && !matcher.ended(); ++step) {
     const auto mask = grammar::test::mask_of(matcher);
     if (mask != grammar::test::naive_mask(matcher)) std::abort();
-    if (!matcher.accept(grammar::test::random_token(mask, random))) std::abort();
+    int num_allowed = 0;
+    for (const std::uint32_t word : mask) num_allowed += std::popcount(word);
+    const std::optional<int> forced = matcher.forced();
+    if (forced.has_value() != (num_allowed == 1)) std::abort();
+    const int token = grammar::test::random_token(mask, random);
+    if (forced.value_or(token) != token || !matcher.accept(token)) std::abort();
+    matcher.roll_back(1);
+    if (grammar::test::mask_of(matcher) != mask || !matcher.accept(token)) std::abort();
   }
 }
 

@@ -29,7 +29,7 @@ ServedModel served_model() {
   ServedModel model;
   static constexpr std::array<quire::TokenId, 1> kEos = {255};
   model.sampling = {.vocab_size = 256, .max_logprobs = 20, .eos_token_ids = kEos, .tokenizer = &tokenizer()};
-  model.max_model_len = 128;
+  model.max_model_len = 256;
   return model;
 }
 

@@ -19,11 +19,14 @@ namespace {
 using namespace quire;
 using namespace quire::dialects;
 
-// A tool f with a text, a number, and an argument that may be either.
+// A tool f with arguments of many types.
 std::shared_ptr<const OrderedJson> tools() {
   static const auto tools = std::make_shared<const OrderedJson>(OrderedJson::parse(
       R"([{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"},
-          "b": {"type": "number"}, "c": {"type": ["string", "null"]}, "d": {"type": "object"}}}}}])"));
+          "b": {"type": "number"}, "c": {"type": ["string", "null"]}, "d": {"type": "object"},
+          "e": {"enum": ["x", 1, null]}, "g": {"allOf": [{"type": ["integer", "string"]}, {"const": 3}]},
+          "h": {"$ref": "#/$defs/h"}, "i": {"$ref": "#/$defs/none"}},
+          "$defs": {"h": {"anyOf": [{"type": "boolean"}, {"$ref": "#h"}]}}}}}])"));
   return tools;
 }
 
