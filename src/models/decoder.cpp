@@ -36,9 +36,11 @@ std::variant<Attention, GatedDeltaNet, ShortConv> make_mixer(const LoadContext& 
 // With the hidden size in the options of each layer's parts.
 DecoderConfig read_checked(DecoderRegistration::ReadConfig read, const ModelConfig& model) {
   DecoderConfig config = read(model);
-  if (config.experts && config.experts->activation == Activation::kSilu &&
-      config.mlp.activation != Activation::kSilu)
-    model.fail_at("hidden_act", "is no \"silu\", the only activation of routed experts that is supported");
+  const bool has_silu =
+      config.delta_net || (config.experts && config.experts->activation == Activation::kSilu);
+  if (has_silu && config.mlp.activation != Activation::kSilu)
+    model.fail_at("hidden_act", format_text("is no \"silu\", the only activation of {} that is supported",
+                                            config.delta_net ? "Gated DeltaNet" : "routed experts"));
   config.mlp.hidden_size = config.hidden_size;
   if (config.experts) config.experts->hidden_size = config.hidden_size;
   if (config.delta_net) config.delta_net->hidden_size = config.hidden_size;

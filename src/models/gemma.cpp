@@ -9,6 +9,11 @@
 namespace quire {
 namespace {
 
+// Of scores or logits; 0, and null: none.
+float read_cap(const ModelConfig& config, const char* key, float fallback) {
+  return config.is_null(key) ? 0 : config.get_float(key, fallback, kNonNegative);
+}
+
 // What they share; defaults: in what they differ.
 DecoderConfig read_gemma(const ModelConfig& config, DecoderDefaults defaults) {
   if (config.get_bool("use_bidirectional_attention", false))
@@ -34,8 +39,8 @@ DecoderConfig read_gemma(const ModelConfig& config, DecoderDefaults defaults) {
 
 DecoderConfig read_gemma2(const ModelConfig& config) {
   DecoderConfig decoder = read_gemma(config, {.vocab_size = 256000, .max_positions = 8192});
-  decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 50, kPositive);
-  decoder.logits_cap = config.get_float("final_logit_softcapping", 30, kPositive);
+  decoder.attention.score_cap = read_cap(config, "attn_logit_softcapping", 50);
+  decoder.logits_cap = read_cap(config, "final_logit_softcapping", 30);
   const int window = config.get_int("sliding_window", 4096, kPositions);
   set_layers(config, decoder, all_but_every(2), with_window(decoder, window), with_window(decoder, 0));
   return decoder;
@@ -46,8 +51,8 @@ DecoderConfig read_gemma3(const ModelConfig& config) {
       config,
       {.vocab_size = 262208, .max_positions = 131072, .rope_theta = 1000000, .rotary_of = "full_attention"});
   decoder.attention.qk_norm = QkNorm::kHead;
-  decoder.attention.score_cap = config.get_float("attn_logit_softcapping", 0, kNonNegative);
-  decoder.logits_cap = config.get_float("final_logit_softcapping", 0, kNonNegative);
+  decoder.attention.score_cap = read_cap(config, "attn_logit_softcapping", 0);
+  decoder.logits_cap = read_cap(config, "final_logit_softcapping", 0);
   const int pattern = config.get_int({"sliding_window_pattern", "_sliding_window_pattern"}, 6, kLayerCount);
   LayerAttention local = with_window(decoder, config.get_int("sliding_window", 4096, kPositions));
   local.rotary = read_local_rotary(config, config.get_double("rope_local_base_freq", 10000, kPositive));

@@ -196,6 +196,25 @@ TEST(CacheScalesTest, OfACheckpointAreUsedForE4m3AndOtherwiseLeftAside) {
   EXPECT_GT(error_of(directory, "fp8"), 1.1 * error_of(without, "fp8"));
 }
 
+TEST(VerifyTest, ANullCapOfGemmaIsNone) {
+  const TempDir temporary;
+  const auto directory = temporary.path() / "model";
+  std::filesystem::copy(testing::golden_directory("gemma2"), directory);
+  OrderedJson config = parse_ordered_json(read_text_file(directory / "config.json", 1 << 20), "config.json");
+  const auto error_with = [&](const OrderedJson& cap) {
+    config["attn_logit_softcapping"] = config["final_logit_softcapping"] = cap;
+    std::ofstream(directory / "config.json") << config.dump();
+    EngineConfig engine = testing::golden_config("gemma2");
+    engine.model = directory.string();
+    double error = 0;
+    verify(engine, [&](const VerifyResult& result) { error = std::max(error, result.error); });
+    return error;
+  };
+  const double without = error_with(1e6);
+  EXPECT_NEAR(error_with(nullptr), without, 1e-4);
+  EXPECT_GT(std::abs(error_with(50) - without), 1e-2);
+}
+
 // The looser limits are those of formats that round their inputs, unless weights alone are to be of them.
 TEST(VerifyTest, RoundedInputsHaveLimitsOfTheirOwn) {
   for (const char* name : {"q-fp8-block", "q-fp8-tensor", "q-fp8-tensor-inv", "q-modelopt-fp8",

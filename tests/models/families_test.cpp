@@ -347,6 +347,7 @@ TEST(FamiliesTest, WhatTheyCannotDoIsRefusedByName) {
       {"LlamaForCausalLM", R"("num_attention_heads": 6, "num_key_value_heads": 4)", "no multiple"},
       {"MixtralForCausalLM", R"("hidden_act": "gelu_pytorch_tanh")", "\"hidden_act\" is no \"silu\""},
       {"Qwen3MoeForCausalLM", R"("hidden_act": "gelu_new")", "\"hidden_act\" is no \"silu\""},
+      {"Qwen3_5ForCausalLM", R"("hidden_act": "gelu_pytorch_tanh")", "activation of Gated DeltaNet"},
       {"GPT2LMHeadModel", R"("activation_function": "relu")", "\"activation_function\" is \"relu\""},
       {"GPT2LMHeadModel", R"("n_head": 7)", "\"n_head\" is 7"},
       {"GPT2LMHeadModel", R"("add_cross_attention": true)", "add_cross_attention"},
