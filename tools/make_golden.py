@@ -56,7 +56,7 @@ def make_checkpoint(folder: Path) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * config.initializer_range)
+                parameter.add_(torch.randn_like(parameter) * config.get_text_config().initializer_range)
     text = (folder / "config.json").read_bytes()
     model.save_pretrained(folder)
     (folder / "config.json").write_bytes(text)  # as it was written, not as this version of the library spells it
@@ -77,7 +77,7 @@ def main() -> None:
     if args.prompts:
         values = [json.loads(line) for line in args.prompts.read_text(encoding="utf-8").splitlines()]
     else:
-        vocab = AutoConfig.from_pretrained(args.model).vocab_size
+        vocab = AutoConfig.from_pretrained(args.model).get_text_config().vocab_size
         lengths = [int(n) for n in (args.lengths or "1,7,40,120").split(",")]
         values = [torch.randint(vocab, (n,)).tolist() for n in lengths]
     has_text = any(isinstance(value, str) or isinstance(value[0], dict) for value in values)
