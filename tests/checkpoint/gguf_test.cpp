@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "checkpoint/gguf/gguf_weights.h"
@@ -160,6 +161,59 @@ TEST_F(GgufTest, ExpertsAreRowsOfOneTensor) {
   };
   EXPECT_EQ(read_all(*expert("1").tensors.front().tensor).front(), 65);
   expect_error([&] { expert("2"); }, {"blk.0.ffn_gate_exps.weight", "expert 2"});
+}
+
+// MXFP4 (OCP Microscaling Formats, 1.0, as ggml lays it out): a scale 2^(byte - 127), then the codes of 16
+// elements in low nibbles, of 16 further ones in the high.
+TEST_F(GgufTest, HalvesAndMxfp4StandAsTheyDo) {
+  GgufBuilder builder = sizes("qwen3");
+  std::string blocks;
+  std::vector<float> expected;
+  constexpr float kMagnitudes[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+  for (int row = 0; row < 64; ++row) {
+    blocks.push_back(static_cast<char>(120 + row % 9));
+    for (int i = 0; i < 16; ++i)
+      blocks.push_back(static_cast<char>((row + 5 * i) % 16 | (row * 3 + i) % 16 << 4));
+    for (int i = 0; i < 32; ++i) {
+      const int code = i < 16 ? (row + 5 * i) % 16 : (row * 3 + i - 16) % 16;
+      expected.push_back((code < 8 ? 1.0F : -1.0F) * kMagnitudes[code % 8] * std::exp2(row % 9 - 7.0F));
+    }
+  }
+  const std::vector<Float16> halves(64 * 32, from_float<Float16>(-1.5F));
+  builder.tensor("blk.0.ffn_up.weight", {64, 32}, GgufType::kMxfp4, blocks);
+  builder.tensor("blk.0.ffn_gate.weight", {64, 32}, GgufType::kF16,
+                 {reinterpret_cast<const char*>(halves.data()), 2 * halves.size()});
+  const auto model = std::make_shared<const GgufModel>(open(builder));
+  GgufWeights weights(model, read_gguf_config(*model).layout);
+  const WeightGroup gate = weights.take_linear("model.layers.0.mlp.gate_proj", 64, 32);
+  EXPECT_EQ(gate.tensors.front().tensor->dtype(), DType::kF16);
+  EXPECT_EQ(read_all(*gate.tensors.front().tensor), std::vector<float>(64 * 32, -1.5F));
+  const WeightGroup up = weights.take_linear("model.layers.0.mlp.up_proj", 64, 32);
+  const auto part = [&](std::size_t i) {
+    const WeightTensor& tensor = *up.tensors.at(i).tensor;
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.rows() * tensor.cols()));
+    tensor.read_rows(0, Tensor(bytes.data(), tensor.dtype(), {tensor.rows(), tensor.cols()}));
+    return bytes;
+  };
+  const std::vector<std::uint8_t> codes = part(0), scales = part(1);
+  ASSERT_EQ(codes.size(), expected.size());
+  ASSERT_EQ(scales.size(), 64);
+  std::vector<float> values;
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    values.push_back(up.format.table.at(codes[i]) * std::exp2(static_cast<float>(scales[i / 32]) - 127));
+  EXPECT_EQ(values, expected);
+}
+
+TEST_F(GgufTest, BiasesAreReadWhereAFamilyMayHaveThem) {
+  for (const char* architecture : {"llama", "qwen3", "smollm3", "seed_oss"}) {
+    GgufBuilder builder = sizes(architecture);
+    EXPECT_FALSE(read_gguf_config(open(builder)).config.get_bool("attention_bias", true)) << architecture;
+    builder.tensor("blk.0.attn_q.bias", {32}, counted(32)).tensor("blk.0.ffn_down.bias", {32}, counted(32));
+    const ModelConfig config = read_gguf_config(open(builder)).config;
+    EXPECT_TRUE(config.get_bool("attention_bias", false)) << architecture;
+    EXPECT_TRUE(config.get_bool("mlp_bias", false)) << architecture;
+    EXPECT_FALSE(config.get_bool("attention_out_bias", true)) << architecture;
+  }
 }
 
 TEST_F(GgufTest, AStretchedGemma3HasTheContextOfItsFile) {

@@ -74,6 +74,14 @@ TEST(CacheEndTest, NothingIsKnownOfWhatIsNewAndAllOfWhatComesAgain) {
   expect_end(sequences.run(counted(40, 700)), 0, Reason::kNew);  // no token is the same
 }
 
+// Also where what is given up shares its place in the table.
+TEST(CacheEndTest, WhatWasNeverThereIsNew) {
+  for (const std::vector<int>& windows : {std::vector{0}, {0, 2 * kBlockSize}}) {
+    Sequences sequences(12, 0, windows);
+    for (int i = 1; i < 200; ++i) expect_end(sequences.run(counted(40, 1000 * i)), 0, Reason::kNew);
+  }
+}
+
 TEST(CacheEndTest, TheFirstTokenThatDiffersIsNamed) {
   Sequences sequences(32);
   sequences.run(counted(40));

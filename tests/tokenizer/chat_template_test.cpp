@@ -77,6 +77,10 @@ TEST(ChatTemplateTest, TrustFollowsTextThroughOperations) {
   const char* const context = R"({"u": "user", "n": 7, "d": {"k": "v"}})";
   const std::pair<const char*, TextPieces> cases[] = {
       {"{{ ('<' ~ u ~ '>')[1:6] }}", {{"user", false}, {">", true}}},
+      {"{{ ('<' ~ u ~ '>')[:1] }}", {{"<", true}}},
+      {"{{ ('<' ~ u ~ '>')[:5] }}", {{"<", true}, {"user", false}}},
+      {"{{ ('<' ~ u ~ '>')[1:5] }}", {{"user", false}}},
+      {"{{ ('<' ~ u ~ '>')[5:] }}", {{">", true}}},
       {"{{ ('<' ~ u ~ '>')|upper }}", {{"<", true}, {"USER", false}, {">", true}}},
       {"{{ ('  ' ~ u ~ ' > ')|trim }}", {{"user", false}, {" >", true}}},
       {"{{ ('a,' ~ u).split(',')[1] }}", {{"user", false}}},

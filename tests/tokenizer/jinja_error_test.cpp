@@ -111,6 +111,13 @@ TEST(JinjaLimitsTest, OutputAndStepsEndAtTheirLimits) {
   EXPECT_NE(error_of("{{ ([''] * 45)|join }}", context, limits), "");  // two steps an item
 }
 
+TEST(JinjaLimitsTest, TextInAListIsChargedByItsLength) {
+  const ChatTemplateLimits limits{.max_steps = 500};
+  const auto context = [](std::size_t length) { return OrderedJson{{"s", std::string(length, 'x')}}; };
+  EXPECT_EQ(error_of("{{ [s] }}", context(100), limits), "");
+  EXPECT_NE(error_of("{{ [s] }}", context(1000), limits), "");
+}
+
 TEST(JinjaLimitsTest, DeepContextIsRefused) {
   OrderedJson deep = 1;
   for (int i = 0; i < 500; ++i) deep = OrderedJson::array({std::move(deep)});
