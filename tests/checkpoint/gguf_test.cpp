@@ -176,7 +176,8 @@ TEST_F(GgufTest, HalvesAndMxfp4StandAsTheyDo) {
       blocks.push_back(static_cast<char>((row + 5 * i) % 16 | (row * 3 + i) % 16 << 4));
     for (int i = 0; i < 32; ++i) {
       const int code = i < 16 ? (row + 5 * i) % 16 : (row * 3 + i - 16) % 16;
-      expected.push_back((code < 8 ? 1.0F : -1.0F) * kMagnitudes[code % 8] * std::exp2(row % 9 - 7.0F));
+      expected.push_back((code < 8 ? 1.0F : -1.0F) * kMagnitudes[code % 8] *
+                         std::exp2(static_cast<float>(row % 9 - 7)));
     }
   }
   const std::vector<Float16> halves(64 * 32, from_float<Float16>(-1.5F));
