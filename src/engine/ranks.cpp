@@ -269,12 +269,9 @@ PreemptionCosts measure_preemption_costs(RankGroup& ranks, const RuntimeConfig& 
     num_tokens = std::min(2 * num_tokens, most);
     alone = seconds(ranks, prefill_plan(0, num_tokens, config));
   }
-  const int before = capacity - num_tokens;
-  if (before >= num_tokens) {
-    const double behind = seconds(ranks, prefill_plan(before, num_tokens, config));
-    costs.pair = std::max(0.0, behind - alone) / num_tokens / before;
-  }
-  costs.token = std::max(0.0, alone / num_tokens - 0.5 * num_tokens * costs.pair);
+  const int before = capacity - num_tokens >= num_tokens ? capacity - num_tokens : 0;
+  costs.set_computing(num_tokens, alone, before,
+                      before > 0 ? seconds(ranks, prefill_plan(before, num_tokens, config)) : 0);
   log_info(
       "preemption: a block to the host and back takes {:.1f} us, a token computed again {:.1f} us, {:.1f} us "
       "more after {} others",

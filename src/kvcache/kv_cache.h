@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -77,6 +78,11 @@ struct PreemptionCosts {
   double pair = 0;           // what each token before it adds to that
   int blocks_of_states = 0;  // that a sequence's fixed states are as large as
 
+  // From the seconds that num_tokens tokens take alone, and behind num_before others; 0: that is not known.
+  void set_computing(int num_tokens, double alone, int num_before, double behind) {
+    pair = num_before > 0 ? std::max(0.0, behind - alone) / num_tokens / num_before : 0;
+    token = std::max(0.0, alone / num_tokens - 0.5 * num_tokens * pair);
+  }
   // Of num_tokens tokens in num_blocks blocks, behind num_before others that are there.
   bool saving_pays(int num_before, int num_tokens, int num_blocks) const {
     const double again = num_tokens * (token + (num_before + 0.5 * num_tokens) * pair);

@@ -5,6 +5,19 @@
 namespace quire {
 namespace {
 
+TEST(PreemptionCostsTest, ComputingIsMadeOfWhatItsTimesTell) {
+  const double token = 2e-6, pair = 1e-9;
+  const int n = 512, before = 4096;
+  const double alone = n * (token + 0.5 * n * pair);
+  PreemptionCosts costs;
+  costs.set_computing(n, alone, before, alone + n * pair * before);
+  EXPECT_NEAR(costs.token, token, 1e-12);
+  EXPECT_NEAR(costs.pair, pair, 1e-15);
+  costs.set_computing(n, alone, 0, 0);
+  EXPECT_DOUBLE_EQ(costs.token, alone / n);
+  EXPECT_EQ(costs.pair, 0);
+}
+
 TEST(PreemptionCostsTest, SavingPaysWhereCopiesCostLessThanTokensAgain) {
   const PreemptionCosts costs{.block_copied = 40, .token = 2, .pair = 0.01};
   EXPECT_FALSE(costs.saving_pays(0, 16, 1));    // 40 against 33
