@@ -293,6 +293,7 @@ TEST(SamplingEdgesTest, EverySequenceMayHaveTheLongestLists) {
   config.device = "cpu";
   config.max_num_seqs = 4;
   ModelFiles model = open_model(config.model);
+  model.generation.eos_token_ids.clear();
   EngineRequest request = testing::request_of({1, 2, 3});
   SamplingParams& params = request.params;
   params.n = config.max_num_seqs;
