@@ -299,6 +299,7 @@ TEST(SamplingEdgesTest, EverySequenceMayHaveTheLongestLists) {
   params.n = config.max_num_seqs;
   params.temperature = 1;
   params.min_tokens = params.max_tokens;
+  params.ignore_eos = false;
   params.logprobs = 1;
   for (TokenId id = 0; id < SamplingState::kMaxBiases; ++id) params.logit_bias[id] = 1;
   for (TokenId id = 0; id < kNumIds; ++id) {
