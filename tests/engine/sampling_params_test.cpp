@@ -291,8 +291,7 @@ TEST(SamplingEdgesTest, EverySequenceMayHaveTheLongestLists) {
   EngineConfig config;
   config.model = QUIRE_SOURCE_DIR "/models/toy";
   config.device = "cpu";
-  config.max_num_seqs = config.max_num_batched_tokens = 4;  // so that what else a step has needs little room
-  config.swap_space = 0;
+  config.max_num_seqs = config.max_num_batched_tokens = 4;
   config.max_model_len = 32;
   ModelFiles model = open_model(config.model);
   model.generation.eos_token_ids.clear();
