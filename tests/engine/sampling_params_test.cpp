@@ -285,13 +285,15 @@ TEST(SamplingEdgesTest, ListsBeyondTheirLimitsAreRefusedByName) {
                 edge("bad_words", &P::bad_words, {"x"}, false)});  // there is no tokenizer
 }
 
-// All at once, in every row of a step: the room for what a step is given has to do for it.
-TEST(SamplingEdgesTest, EverySequenceMayHaveTheLongestLists) {
+// All at once, also in the only row that a step has: the room for what it is given has to do for it.
+class LongestListsTest : public ::testing::TestWithParam<int> {};  // sequences
+
+TEST_P(LongestListsTest, EverySequenceMayHaveThem) {
   constexpr TokenId kNumIds = 128;  // of stop_token_ids, of tokens that end a text, and of named logprobs
   EngineConfig config;
   config.model = QUIRE_SOURCE_DIR "/models/toy";
   config.device = "cpu";
-  config.max_num_seqs = config.max_num_batched_tokens = 4;
+  config.max_num_seqs = config.max_num_batched_tokens = GetParam();
   config.max_model_len = 32;
   ModelFiles model = open_model(config.model);
   model.generation.eos_token_ids.clear();
@@ -322,6 +324,8 @@ TEST(SamplingEdgesTest, EverySequenceMayHaveTheLongestLists) {
     EXPECT_EQ(output.logprobs.front().top.size(), kNumIds);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sequences, LongestListsTest, ::testing::Values(1, 4));
 
 TEST(SamplingEdgesTest, TextParametersBeyondTheirRangeAreRefusedByName) {
   using P = SamplingParams;
