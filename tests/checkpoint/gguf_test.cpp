@@ -197,6 +197,7 @@ TEST_F(GgufTest, HalvesAndMxfp4StandAsTheyDo) {
     return bytes;
   };
   const std::vector<std::uint8_t> codes = part(0), scales = part(1);
+  EXPECT_EQ(up.format.bits, 4);
   ASSERT_EQ(codes.size(), expected.size());
   ASSERT_EQ(scales.size(), 64);
   std::vector<float> values;
@@ -206,8 +207,9 @@ TEST_F(GgufTest, HalvesAndMxfp4StandAsTheyDo) {
 }
 
 TEST_F(GgufTest, BiasesAreReadWhereAFamilyMayHaveThem) {
-  for (const char* architecture : {"llama", "qwen3", "smollm3", "seed_oss"}) {
+  for (const char* architecture : {"granite", "llama", "qwen3", "smollm3", "seed_oss"}) {
     GgufBuilder builder = sizes(architecture);
+    builder.add(std::string(architecture) + ".attention.scale", 1.0F);  // granite's
     EXPECT_FALSE(read_gguf_config(open(builder)).config.get_bool("attention_bias", true)) << architecture;
     builder.tensor("blk.0.attn_q.bias", {32}, counted(32)).tensor("blk.0.ffn_down.bias", {32}, counted(32));
     const ModelConfig config = read_gguf_config(open(builder)).config;

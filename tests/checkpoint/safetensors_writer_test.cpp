@@ -20,7 +20,8 @@ TensorToWrite counted(const std::string& name, const std::string& dtype, std::in
 
 const std::vector<TensorToWrite> kTensors = {counted("a", "U8", 83, 1),     counted("b", "F32", 3, 4),
                                              counted("c", "BF16", 5, 2),    counted("d", "I64", 2, 8),
-                                             counted("empty", "F32", 0, 4), counted("e", "F32", 1001, 4)};
+                                             counted("empty", "F32", 0, 4), counted("e", "F32", 1001, 4),
+                                             counted("one", "F64", 1, 8)};
 
 void expect_all(const Checkpoint& file) {
   for (const TensorToWrite& tensor : kTensors) {
