@@ -269,7 +269,7 @@ PreemptionCosts measure_preemption_costs(RankGroup& ranks, const RuntimeConfig& 
     num_tokens = std::min(2 * num_tokens, most);
     alone = seconds(ranks, prefill_plan(0, num_tokens, config));
   }
-  const int before = capacity - num_tokens >= num_tokens ? capacity - num_tokens : 0;
+  const int room = capacity - num_tokens, before = room >= num_tokens ? room : 0;
   costs.set_computing(num_tokens, alone, before,
                       before > 0 ? seconds(ranks, prefill_plan(before, num_tokens, config)) : 0);
   log_info(

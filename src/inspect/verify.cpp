@@ -48,9 +48,10 @@ Limits limits_of(const Engine& engine) {
       limits = {looser->require_double("logits"), looser->require_double("gap"),
                 looser->require_double("rms")};
   }
-  // What the rounding of a cache makes of random models reaches 0.69 (tests/engine/verify_test.cpp).
+  // What the rounding of a cache makes of random models reaches 0.69 (tests/engine/verify_test.cpp), with
+  // that of 16 bits 0.74.
   const auto has_codes = [](const StateSpec& spec) { return spec.code != CacheCode::kNone; };
-  if (std::ranges::any_of(engine.config().cache.groups, has_codes)) limits = {0.8, 0.25};
+  if (std::ranges::any_of(engine.config().cache.groups, has_codes)) limits = {0.75, 0.25};
   if ((rounds_inputs || engine.config().dtype != DType::kF32) && !engine.memory_plan().experts.empty())
     limits.rerouted_in = 8;
   return limits;
