@@ -18,10 +18,12 @@
 #include "checkpoint/model_config.h"
 #include "engine/engine.h"
 #include "engine/golden_models.h"
+#include "engine/ranks.h"
 #include "engine/submit.h"
 #include "inspect/shapes.h"
 #include "inspect/verify.h"
 #include "models/model.h"
+#include "parallel/lone_rank.h"
 
 namespace quire {
 namespace {
@@ -270,6 +272,42 @@ TEST(RankGroupTest, AStepThatFailsOnAnotherRankIsComputedAgain) {
   Engine engine(config, open_model(config.model), std::move(hooks));
   expect_golden_tokens(engine);
   EXPECT_GT(steps, 28);
+}
+
+// A group of two, of which rank 0 alone is there: what the other answers is said here.
+class HalfGroup : public RankGroup {
+ public:
+  explicit HalfGroup(const EngineSetup& setup)
+      : RankGroup(setup, device_options(setup.config),
+                  [this](Backend& backend) { return std::make_unique<Told>(backend, times_told); }) {}
+
+  RankAnswer of_the_other;
+  int times_told = 0;  // that rank 0 is to wait for nobody
+
+ protected:
+  RankAnswer answer(int, double) override { return of_the_other; }
+
+ private:
+  class Told : public SingleRank {
+   public:
+    Told(Device& device, int& times) : SingleRank(device), times_(times) {}
+    void abandon() override { ++times_; }
+
+   private:
+    int& times_;
+  };
+};
+
+// Its kernels may wait on a GPU.
+TEST(RankGroupTest, RankZeroWaitsNoLongerForARankThatFailed) {
+  const EngineSetup setup{config_of("qwen3", 2), open_model(config_of("qwen3", 2).model)};
+  HalfGroup group(setup);
+  group.of_the_other.common = "on a CPU true\n";
+  group.open();
+  EXPECT_EQ(group.times_told, 0);
+  group.of_the_other.error = "rank 1 of 2: injected";
+  EXPECT_THROW(group.resolve(), Error);
+  EXPECT_EQ(group.times_told, 1);
 }
 
 // A rank on a GPU, in a step that is not to be.
