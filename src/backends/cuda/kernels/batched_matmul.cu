@@ -138,7 +138,7 @@ struct Consumer {
   const Tile<kTokens>& tile;
   std::uint8_t* ring;
   Barriers& barriers;
-  int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  int group = of_warp(static_cast<int>(threadIdx.x) / kWarpgroup);
   float sums[kBlocks][4] = {};
 
   __device__ void multiply() {

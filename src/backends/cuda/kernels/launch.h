@@ -42,6 +42,12 @@ bool is_hopper();
 // This thread's place in its warp, and that warp's in a block of one dimension.
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % 32); }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x / 32); }
+// A value that all of the warp's threads have; all of them call it. The compiler knows then that it is one
+// value: addresses made of it are scalar, and branches by it do not part the threads.
+template <typename T>
+__device__ T of_warp(T value) {
+  return __shfl_sync(0xFFFFFFFFU, value, 0);
+}
 
 // Kernels of one launch() overlap where overlaps_kernels(). What every kernel owes for that: it calls
 // wait_for_kernels() before it reads what a kernel before it wrote and before it writes anything, in every

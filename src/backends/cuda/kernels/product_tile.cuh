@@ -19,6 +19,7 @@ struct RingStage {
     }
   }
 };
+__device__ inline RingStage of_warp(RingStage stage) { return {of_warp(stage.place), of_warp(stage.parity)}; }
 
 // The barriers of a ring: a stage is full when its copies are there, free when all warps have read it.
 template <int kStages>
