@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The long form of the tests: 256 streams for 10 minutes (or $1 seconds), what `quire quantize` writes by the libraries
 # that read it, other models by transformers, 100 rounds of 500 clients that go, requests of which each allocation fails
-# once, 10^7 operations on scheduler and KV cache and every order of 12, 2,000 walks through each schema of the
-# grammars' tests, 10^5 schemas one after the other, builds by clang and without each part that can be left out, 300
-# mutants of the program, all tests with ASan and UBSan and with TSan, and each fuzz target for 60 s (or $2 seconds).
+# once, starts that are killed at each step, 10^7 operations on scheduler and KV cache and every order of 12, 2,000
+# walks through each schema of the grammars' tests, 10^5 schemas one after the other, builds by clang and without each
+# part that can be left out, 300 mutants of the program, all tests with ASan and UBSan and with TSan, and each fuzz
+# target for 60 s (or $2 seconds).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stream_seconds=${1:-600}
@@ -17,6 +18,7 @@ tools/check_quantized.py build/release/bin/quire
 tools/check_models.py build/release/bin/quire
 QUIRE_WHOLE_STORM=1 tools/test_clients.sh build/release/bin/quire -k test_storms_of_disconnects
 QUIRE_EVERY_ALLOCATION=1 tools/test_clients.sh build/release/bin/quire -k test_allocation
+QUIRE_EVERY_STEP=1 tools/test_clients.sh build/release/bin/quire -k test_interruptions
 QUIRE_PROPERTY_OPERATIONS=10000000 build/release/bin/scheduler_tests --gtest_filter='*Property*'
 QUIRE_EXHAUSTIVE_ACTIONS=12 build/release/bin/scheduler_tests --gtest_filter='*Exhaustive*'
 QUIRE_GRAMMAR_WALKS=2000 build/release/bin/grammar_tests --gtest_filter='Mask.Walks*'

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// Of scores or logits; 0, and null: none.
+// The cap of scores or logits. 0: there is none, which config.json says by null, too.
 float read_cap(const ModelConfig& config, const char* key, float fallback) {
   return config.is_null(key) ? 0 : config.get_float(key, fallback, kNonNegative);
 }

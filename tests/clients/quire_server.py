@@ -17,11 +17,12 @@ class QuireServer:
     options: of subprocess.Popen.
     """
 
-    def __init__(self, binary, *arguments, until="serving", command=("serve", "--access-log", "off"), port=0,
-                 **options):
-        command = [str(binary), *command, *map(str, arguments), "--port", str(port)]
+    def __init__(self, binary, *arguments, until="serving", command=("serve", "--access-log", "off"),
+                 host="127.0.0.1", port=0, **options):
+        command = [str(binary), *command, *map(str, arguments), "--host", host, "--port", str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.stderr = ""
+        self.host = host
         self.port = None
         self._terminated = False
         self._until = until
@@ -42,7 +43,7 @@ class QuireServer:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def pid(self):
@@ -66,7 +67,7 @@ class QuireServer:
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """Status, headers and body, without a client's interpretation."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -103,7 +104,7 @@ class QuireServer:
         connection.settimeout(60)
         if receive_buffer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        connection.connect(("127.0.0.1", self.port))
+        connection.connect((self.host, self.port))
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()[:limit])
         return connection
 

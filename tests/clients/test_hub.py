@@ -28,6 +28,8 @@ def git_hash(content):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
+    storage = "localhost"  # its host, which is another than the hub's
+
     def do_GET(self):
         if self.path.startswith(f"/api/models/{ID}/revision/"):
             self.answer_json({"id": ID, "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES]})
@@ -53,8 +55,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if is_large(name) and not self.path.startswith("/storage/"):
             about["X-Linked-Etag"] = f'"{hashlib.sha256(content).hexdigest()}"'
             about["X-Linked-Size"] = str(len(content))
-            host, port = self.server.server_address
-            self.answer(302, about | {"Location": f"http://localhost:{port}/storage/{name}"})
+            port = self.server.server_address[1]
+            self.answer(302, about | {"Location": f"http://{self.storage}:{port}/storage/{name}"})
         else:
             self.answer(200, about, content)
 
@@ -68,7 +70,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.send_content(content)
+
+    def send_content(self, content):
+        self.wfile.write(content)
 
     def log_message(self, *arguments):
         pass

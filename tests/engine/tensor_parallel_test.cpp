@@ -298,7 +298,7 @@ class HalfGroup : public RankGroup {
   };
 };
 
-// Its kernels may wait on a GPU.
+// On a GPU its kernels may wait for that one.
 TEST(RankGroupTest, RankZeroWaitsNoLongerForARankThatFailed) {
   const EngineSetup setup{config_of("qwen3", 2), open_model(config_of("qwen3", 2).model)};
   HalfGroup group(setup);

@@ -39,11 +39,12 @@ class LiveWindowTest : public ApiServerTest {
   // What is shown while the engine decodes a long completion, which the client asks for. Frames are far
   // apart: at its own speed it might begin and end between two.
   Json show_decoding(HttpClient& client, HttpClient& watcher, Json state) {
-    is_slow_ = true;
+    struct Slow {
+      Slow() { is_slow_ = true; }
+      ~Slow() { is_slow_ = false; }
+    } slow;
     client.send(post_json("/v1/completions", kLongCompletion));
-    state = follow(watcher, std::move(state), [](const Json& frame) { return has_state(frame, "decoding"); });
-    is_slow_ = false;
-    return state;
+    return follow(watcher, std::move(state), [](const Json& frame) { return has_state(frame, "decoding"); });
   }
 
   static inline std::atomic<bool> is_slow_ = false;  // each step takes 20 ms

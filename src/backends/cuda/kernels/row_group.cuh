@@ -54,8 +54,8 @@ class RowGroup {
   __device__ static T reduce_block(const T& value) {
     __shared__ Places<T, 32> of_warps;
     const bool any = __any_sync(~0U, !value.neutral());  // warps that have nothing take no part
-    const T of_warp = any ? combine_lanes<32>(value) : T{};
-    if (threadIdx.x % 32 == 0) of_warps.at(static_cast<int>(threadIdx.x) / 32) = of_warp;
+    const T warps = any ? combine_lanes<32>(value) : T{};
+    if (threadIdx.x % 32 == 0) of_warps.at(static_cast<int>(threadIdx.x) / 32) = warps;
     __syncthreads();
     if (threadIdx.x >= 32) return T{};
     return combine_lanes<32>(threadIdx.x < blockDim.x / 32 ? of_warps.at(static_cast<int>(threadIdx.x))
