@@ -2,9 +2,9 @@
 # The long form of the tests: 256 streams for 10 minutes (or $1 seconds), what `quire quantize` writes by the libraries
 # that read it, other models by transformers, 100 rounds of 500 clients that go, requests of which each allocation fails
 # once, starts that are killed at each step, 10^7 operations on scheduler and KV cache and every order of 12, 2,000
-# walks through each schema of the grammars' tests, 10^5 schemas one after the other, builds by clang and without each
-# part that can be left out, 300 mutants of the program, all tests with ASan and UBSan and with TSan, and each fuzz
-# target for 60 s (or $2 seconds).
+# walks through each schema of the grammars' tests, 10^5 schemas one after the other, all tests of the engine with
+# blocks full of NaN and hashes that collide, builds by clang and without each part that can be left out, 300 mutants of
+# the program, all tests with ASan and UBSan and with TSan, and each fuzz target for 60 s (or $2 seconds).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stream_seconds=${1:-600}
@@ -24,6 +24,9 @@ QUIRE_EXHAUSTIVE_ACTIONS=12 build/release/bin/scheduler_tests --gtest_filter='*E
 QUIRE_GRAMMAR_WALKS=2000 build/release/bin/grammar_tests --gtest_filter='Mask.Walks*'
 QUIRE_GRAMMAR_SCHEMAS=100000 build/release/bin/engine_tests --gtest_filter='GrammarCompilerTest.MemoryDoesNotGrow*'
 
+cmake --preset release -B build/harsh -DCMAKE_CXX_FLAGS=-DQUIRE_HARSH_HOOKS >/dev/null
+cmake --build build/harsh --target engine_tests
+build/harsh/bin/engine_tests --gtest_brief=1
 tools/check_parts.sh
 cmake --preset release -B build/clang -DCMAKE_CXX_COMPILER=clang++-16 -DQUIRE_SIMD=OFF -DQUIRE_WERROR=ON \
   -DQUIRE_BUILD_TESTS=OFF >/dev/null

@@ -18,11 +18,13 @@ class QuireServer:
     """
 
     def __init__(self, binary, *arguments, until="serving", command=("serve", "--access-log", "off"),
-                 host="127.0.0.1", port=0, **options):
-        command = [str(binary), *command, *map(str, arguments), "--host", host, "--port", str(port)]
+                 host=None, port=0, **options):
+        command = [str(binary), *command, *map(str, arguments), "--port", str(port)]
+        if host:
+            command += ["--host", host]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
         self.stderr = ""
-        self.host = host
+        self.host = host or "127.0.0.1"
         self.port = None
         self._terminated = False
         self._until = until
