@@ -21,13 +21,13 @@ enum class EngineStage : std::uint8_t {
   kCallback
 };
 
-// What tests change of an engine.
 #ifdef QUIRE_HARSH_HOOKS
 inline constexpr bool kHarshHooks = true;  // for every test of the engine, as tools/soak.sh builds them
 #else
 inline constexpr bool kHarshHooks = false;
 #endif
 
+// What tests change of an engine.
 struct EngineHooks {
   int prefix_hash_bits = kHarshHooks ? 4 : 64;  // fewer make hashes collide
   bool pipelined = false;                       // two steps are in flight on any device
