@@ -5,9 +5,7 @@ Where QUIRE_EVERY_STEP is set, as the soak does, it is killed at every step and 
 
 import http.server
 import json
-import mmap
 import os
-import pathlib
 import random
 import shutil
 import signal
@@ -19,7 +17,10 @@ import uuid
 
 import pytest
 
+import network_namespaces
 from conftest import is_idle, wait_until
+from network_namespaces import ip
+from preloaded import Preloaded
 from quire_server import QuireServer
 from test_hub import ID, Hub, environment, generate, hub  # hub: a fixture of environment
 
@@ -29,24 +30,16 @@ LONG = {"prompt": "Once there was", "temperature": 0, "max_tokens": 800, "ignore
 OUTSIDE, INSIDE = "10.98.0.1", "10.98.0.2"
 
 
-class KilledStep:
-    """Of the program that is started with this environment, by killed_step.cpp."""
-
+class KilledStep(Preloaded):
     def __init__(self, folder):
-        source, library = pathlib.Path(__file__).with_name("killed_step.cpp"), folder / "killed_step.so"
-        subprocess.run(["c++", "-std=c++20", "-shared", "-fPIC", "-o", library, source], check=True)
-        file = folder / "step"
-        file.write_bytes(bytes(16))
-        self.variables = {"LD_PRELOAD": str(library), "QUIRE_KILLED_STEP": str(file)}
-        with file.open("r+b") as opened:
-            self._memory = mmap.mmap(opened.fileno(), 16)
+        super().__init__(folder, "killed_step.cpp", "QUIRE_KILLED_STEP", 16)
 
     def begin(self, nth):
         """Before its nth step a process that is about to start is killed; 0: before none."""
-        self._memory[:] = struct.pack("<qq", 0, nth)
+        self.memory[:] = struct.pack("<qq", 0, nth)
 
     def count(self):
-        return struct.unpack_from("<q", self._memory)[0]
+        return struct.unpack_from("<q", self.memory)[0]
 
 
 def test_whatever_step_a_start_is_killed_at_the_next_one_has_all(binary, environment, tmp_path):
@@ -103,19 +96,16 @@ class Cable:
         self.host, self.end = f"quire-{mark}", f"quire{mark}"
 
     def start(self):
-        self.ip("netns", "add", self.host)
-        self.ip("link", "add", self.end, "type", "veth", "peer", "name", "cable", "netns", self.host)
-        self.ip("address", "add", f"{OUTSIDE}/24", "dev", self.end)
-        self.ip("-n", self.host, "address", "add", f"{INSIDE}/24", "dev", "cable")
-        self.ip("link", "set", self.end, "up")
+        ip("netns", "add", self.host)
+        ip("link", "add", self.end, "type", "veth", "peer", "name", "cable", "netns", self.host)
+        ip("address", "add", f"{OUTSIDE}/24", "dev", self.end)
+        ip("address", "add", f"{INSIDE}/24", "dev", "cable", host=self.host)
+        ip("link", "set", self.end, "up")
         for device in ("lo", "cable"):
-            self.ip("-n", self.host, "link", "set", device, "up")
+            ip("link", "set", device, "up", host=self.host)
 
     def stop(self):
         subprocess.run(["ip", "netns", "delete", self.host], capture_output=True)
-
-    def ip(self, *arguments):
-        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
     def program(self, binary, folder):
         """A program that is this one, at the other end."""
@@ -124,28 +114,16 @@ class Cable:
         script.chmod(0o755)
         return script
 
-    def set(self, state):
-        self.ip("-n", self.host, "link", "set", "cable", state)
-
     def cut(self, seconds):
         """Nothing passes for so long, and neither end is told."""
-        self.set("down")
-        threading.Timer(seconds, self.set, ["up"]).start()
+        ip("link", "set", "cable", "down", host=self.host)
+        threading.Timer(seconds, ip, ("link", "set", "cable", "up"), {"host": self.host}).start()
 
 
 @pytest.fixture
 def cable():
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    cable = Cable()
-    try:
-        try:
-            cable.start()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error.stderr}")
+    with network_namespaces.started(Cable()) as cable:
         yield cable
-    finally:
-        cable.stop()
 
 
 def test_a_stream_outlives_a_cut_of_the_network(binary, cable, tmp_path):

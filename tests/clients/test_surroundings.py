@@ -2,9 +2,7 @@
 
 import http.client
 import json
-import mmap
 import os
-import pathlib
 import re
 import resource
 import signal
@@ -14,6 +12,7 @@ import time
 import pytest
 
 from conftest import is_idle, wait_until
+from preloaded import Preloaded
 from scripted_model import BUNDLED
 
 TEXT = "/v1/completions"
@@ -48,25 +47,17 @@ def test_a_full_disk_ends_recording_and_access_log_and_nothing_else(start, tmp_p
     server.stop()
 
 
-class ShiftedClock:
-    """Of the program that is started with this environment."""
-
+class ShiftedClock(Preloaded):
     def __init__(self, folder):
-        source, library = pathlib.Path(__file__).with_name("shifted_clock.cpp"), folder / "shifted_clock.so"
-        subprocess.run(["c++", "-std=c++20", "-shared", "-fPIC", "-o", library, source], check=True)
-        file = folder / "shift"
-        file.write_bytes(bytes(8))
-        self.environment = os.environ | {"LD_PRELOAD": str(library), "QUIRE_CLOCK_SHIFT": str(file)}
-        with file.open("r+b") as opened:
-            self._memory = mmap.mmap(opened.fileno(), 8)
+        super().__init__(folder, "shifted_clock.cpp", "QUIRE_CLOCK_SHIFT", 8)
 
     def shift(self, seconds):
-        self._memory[:] = seconds.to_bytes(8, "little", signed=True)
+        self.memory[:] = seconds.to_bytes(8, "little", signed=True)
 
 
 def test_a_clock_that_jumps_ends_nothing(start, tmp_path):
     clock = ShiftedClock(tmp_path)
-    server = start("--request-timeout", HOUR // 6, env=clock.environment)
+    server = start("--request-timeout", HOUR // 6, env=os.environ | clock.variables)
     long = ASK | {"max_tokens": 800}
     said = say(server, **long)
     idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)

@@ -1,27 +1,22 @@
 """Two hosts: network namespaces with a cable between them, and names of their own. Needs root."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import uuid
 
 import pytest
 
+import network_namespaces
 from conftest import DEVICE, PROMPTS, generate_arguments, json_lines
+from network_namespaces import ip
 from test_failures import NOTICE_SECONDS, SLACK_SECONDS, check_that_clients_hear, start_requests
 
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
 # Of processes that connect to others, one range a host; what MPI listens at is in neither.
 OWN_PORTS = ("40000 49999", "50000 59999")
 MPI_PORTS = ("--mca", "oob_tcp_dynamic_ipv4_ports", "20000-20999", "--mca", "btl_tcp_port_min_v4", "30000")
-
-
-def ip(*arguments, host=None):
-    command = ["ip", *(("-n", host) if host else ()), *arguments]
-    subprocess.run([*map(str, command)], check=True, capture_output=True, text=True)
 
 
 class Hosts:
@@ -67,17 +62,8 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path):
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    hosts = Hosts(tmp_path)
-    try:
-        try:
-            hosts.start()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error.stderr}")
+    with network_namespaces.started(Hosts(tmp_path)) as hosts:
         yield hosts
-    finally:
-        hosts.stop()
 
 
 def test_two_hosts_say_what_one_says(hosts, start, texts):

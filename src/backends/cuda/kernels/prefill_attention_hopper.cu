@@ -311,7 +311,8 @@ struct Consumer {
   __device__ void run() {
     for (;; queries.next(S::kQueryTiles)) {
       // Said again, since tiles without a row or a key of this warpgroup end by ways of their own: otherwise
-      // the loop over stages computes each operand's address in every thread, which takes a tenth longer.
+      // the loop over stages computes each operand's address in every thread, which takes up to a tenth
+      // longer.
       ring = of_warp(ring);
       queries = of_warp(queries);
       hopper::wait(&shared.queries_full[queries.place], queries.parity);
