@@ -75,12 +75,12 @@ def rest_of(stream, events):
 
 
 def test_a_server_that_was_stopped_for_a_while_goes_on(start):
-    server = start("--watchdog", 1)
+    server = start("--watchdog", 0.5)  # a step is stuck after twelve times that
     said = server.post(TEXT, **LONG)["choices"][0]["text"]
     stream = server.send(TEXT, stream=True, **LONG)
     events = stream.recv(1000)
     os.kill(server.pid, signal.SIGSTOP)
-    time.sleep(60 if WHOLE else 6)
+    time.sleep(60 if WHOLE else 7)
     os.kill(server.pid, signal.SIGCONT)
     assert rest_of(stream, events) == said
     assert server.request("GET", "/health")[0] == 200
